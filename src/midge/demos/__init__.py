@@ -1,0 +1,1 @@
+"""Demonstrations: small jobs on which the theory makes a sharp prediction."""

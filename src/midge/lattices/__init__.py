@@ -1,0 +1,8 @@
+"""Recognition lattices: the three parts together, summed, searched and sampled."""
+
+from midge.lattices.marginals import ArcMarginals
+from midge.lattices.paths import Path
+from midge.lattices.pushing import PushedArcs
+from midge.lattices.recognition import RecognitionLattice
+
+__all__ = ["ArcMarginals", "Path", "PushedArcs", "RecognitionLattice"]

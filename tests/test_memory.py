@@ -1,0 +1,36 @@
+"""What the arcs would take is never held, and sizes beyond 32-bit indices work."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARK = Path(__file__).parent.parent / "benchmarks" / "memory.py"
+
+
+def measured(case: str) -> dict[str, float]:
+    command = [sys.executable, str(BENCHMARK), case, "--json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+@pytest.mark.slow
+def test_global_loss_of_a_two_gram_fits_in_400_mb():
+    result = measured("gnat")
+    assert result["peak_mb"] < 400 and math.isfinite(result["loss"])
+
+
+@pytest.mark.slow
+def test_rnnt_loss_fits_in_600_mb():
+    result = measured("rnnt")
+    assert result["peak_mb"] < 600 and math.isfinite(result["loss"])
+
+
+@pytest.mark.slow
+def test_more_than_two_to_the_31_arcs():
+    result = measured("wide")
+    assert result["peak_mb"] < 600 and math.isfinite(result["loss"])
