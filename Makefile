@@ -5,13 +5,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 # -qq: errors only. Without isolation a build uses the pinned setuptools of .venv and fetches nothing.
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check -qq install -c constraints.txt
-BUILT_FROM := pyproject.toml constraints.txt $(wildcard setup.py)
+BUILT_FROM := pyproject.toml constraints.txt setup.py $(wildcard src/midge/kernels/source/*)
 INSTALLED := $(VENV)/.installed
 PEERS_INSTALLED := $(VENV)/.installed-peers
+LAST_VENV := .venv-last
+LAST_PACKAGES := last-asr==0.0.4 jax==0.10.2 jaxlib==0.10.2 flax==0.12.8
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-fast test-peers demo lint format docs clean distclean
+.PHONY: help setup test test-fast test-peers bench bench-peers demo lint format docs clean distclean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +45,19 @@ test-peers: $(PEERS_INSTALLED) ## compare with pynini and warprnnt_numba (instal
 	$(BIN)/python -c 'import pynini, warprnnt_numba'
 	$(BIN)/python -m pytest -m peers tests
 
+bench: setup ## measure the paper's benchmark at the reduced shape; goes to bench/
+	$(BIN)/midge bench --output bench
+
+# jax and torch want different versions of what both need, so the peer has an environment of its own.
+$(LAST_VENV): ## make the environment of google-research/last, once
+	@echo "Installing google-research/last into $(LAST_VENV): about 600 MB."
+	$(PYTHON) -m venv $@.part
+	$@.part/bin/python -m pip --disable-pip-version-check -qq install $(LAST_PACKAGES)
+	mv $@.part $@
+
+bench-peers: $(PEERS_INSTALLED) $(LAST_VENV) ## measure the peers in turn with us (hours); writes docs/benchmarks.md
+	$(BIN)/python benchmarks/peers/document.py $(PARTS)
+
 demo: setup ## run the label-bias demonstration; its table and pictures go to demo/
 	$(BIN)/midge demo label-bias --output demo
 
@@ -60,9 +75,9 @@ docs: setup ## build the documentation into docs/_build/html; a warning is an er
 	@echo "Read docs/_build/html/index.html"
 
 clean: ## remove what builds, tests and demos leave behind
-	rm -rf build dist demo docs/_build docs/api src/*.egg-info
+	rm -rf build dist demo bench docs/_build docs/api src/*.egg-info
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
-distclean: clean ## also remove .venv
-	rm -rf $(VENV)
+distclean: clean ## also remove .venv and .venv-last
+	rm -rf $(VENV) $(LAST_VENV)

@@ -19,14 +19,14 @@ class GivenScores(midge.WeightFn):
         self._num_columns = 1 + context.vocab_size
         self.input_size = num_positions * self._num_columns
 
-    def scorer(self, frames, num_frames, states):
+    def scorer(self, frames, num_frames, states, linear=None):
         raise NotImplementedError
 
-    def history_scorer(self, frames, num_frames, labels):
+    def history_scorer(self, frames, num_frames, labels, linear=None):
         from midge.weights import Scorer
 
         positions = torch.arange(labels.shape[1] + 1).repeat(len(labels))
-        return Scorer(self._score, self._num_columns, step=(frames,), state=(positions,))
+        return Scorer(self._score, "given", self._num_columns, step=(frames,), state=(positions,))
 
     def _score(self, step, batch, state, shared, steps):
         table = step[0].unflatten(-1, (-1, self._num_columns))

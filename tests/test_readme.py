@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-
-
 import midge
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -41,5 +39,3 @@ def test_linked_files_exist():
     root = Path(__file__).parent.parent
     for target in re.findall(r"\]\(((?!http)[^)]+)\)", README):
         assert (root / target).exists(), target
-
-

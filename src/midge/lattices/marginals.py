@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from midge.contexts import FiniteContext
+from midge.contexts import ContextDependency, FiniteContext
 from midge.contexts.spaces import Arcs
 from midge.lattices.numerator import StringBatch, StringLattice
 from midge.lattices.recursion import Recursion, forward_trail
@@ -75,20 +76,48 @@ def string_marginals(
     arcs = posteriors(recursion, longest if skewed else num_steps)
     if skewed:
         arcs = arcs.map(lambda x: _unskewed(x, num_steps))
-    states, num_states = strings.states.clamp(min=0), strings.states.shape[1]
-    if isinstance(lattice.context, FiniteContext):
-        num_states = lattice.context.num_states
-    blank = _scattered(_all_blanks(arcs), states, num_states)
-    vocab_size = lattice.context.vocab_size
-    lexical = _scattered(
+    return scatter_positions(
+        _all_blanks(arcs),
         arcs.lexical[..., 0],
-        states * vocab_size + (strings.next_label - 1).clamp(min=0),
-        num_states * vocab_size,
+        None if arcs.repeat is None else arcs.repeat[..., 0],
+        strings.states,
+        strings.labels,
+        lattice.context,
     )
-    if arcs.repeat is not None:
-        index = states * vocab_size + (strings.last_label - 1).clamp(min=0)
-        lexical = lexical + _scattered(arcs.repeat[..., 0], index, num_states * vocab_size)
-    return blank, lexical.unflatten(-1, (num_states, vocab_size))
+
+
+def scatter_positions(
+    blank: Tensor,
+    following: Tensor,
+    repeat: Tensor | None,
+    states: Tensor,
+    labels: Tensor,
+    context: ContextDependency,
+) -> tuple[Tensor, Tensor]:
+    """From posteriors at label positions to those of context states and labels.
+
+    Args:
+        blank: [B, N, U + 1] of blank.
+        following: [B, N, U + 1] of the next label.
+        repeat: [B, N, U + 1] of a repeat of the last label, with deduplication.
+        states: [B, U + 1] context state at each position; any below 0 has no posterior.
+        labels: [B, U].
+        context: the context; with full history the positions are the states.
+
+    Returns:
+        [B, N, Q] and [B, N, Q, V].
+    """
+    states, num_states = states.clamp(min=0), states.shape[1]
+    if isinstance(context, FiniteContext):
+        num_states = context.num_states
+    vocab_size = context.vocab_size
+    flat = num_states * vocab_size
+    next_column = pad((labels - 1).clamp(min=0), (0, 1))
+    lexical = _scattered(following, states * vocab_size + next_column, flat)
+    if repeat is not None:
+        last_column = pad((labels - 1).clamp(min=0), (1, 0))
+        lexical = lexical + _scattered(repeat, states * vocab_size + last_column, flat)
+    return _scattered(blank, states, num_states), lexical.unflatten(-1, (num_states, vocab_size))
 
 
 def _scattered(x: Tensor, index: Tensor, size: int) -> Tensor:

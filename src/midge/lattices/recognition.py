@@ -11,8 +11,15 @@ from torch import Tensor, nn
 
 from midge.alignments import AlignmentLattice, LabelDependent, LabelFrameDependent
 from midge.contexts import ContextDependency, FiniteContext, FullHistory
+from midge.kernels import native
 from midge.lattices.batches import Batch, checked_batch
-from midge.lattices.marginals import ArcMarginals, string_marginals, whole_marginals
+from midge.lattices.fast import FastLattice
+from midge.lattices.marginals import (
+    ArcMarginals,
+    scatter_positions,
+    string_marginals,
+    whole_marginals,
+)
 from midge.lattices.numerator import StringBatch, StringLattice, distinct_states
 from midge.lattices.paths import Path, best_path, merge_paths, path_of_symbols, sample_paths
 from midge.lattices.pieces import part_sizes, split_scorer
@@ -83,27 +90,13 @@ class RecognitionLattice(nn.Module):
         self.weights = weights
         self.normalization = normalization
         self.deduplicate = deduplicate
+        self._fast = FastLattice(context, alignment, weights, normalization, deduplicate)
         self._strings = StringLattice(context, alignment, normalization, deduplicate)
+        self.needs_denominator = _needs_denominator(context, alignment, normalization)
+        """Whether log Z may differ from 0, so that the loss has to compute it."""
         self._whole = None
         if isinstance(context, FiniteContext) and not _is_unbounded(alignment):
             self._whole = WholeLattice(context, alignment, normalization, deduplicate)
-
-    @property
-    def needs_denominator(self) -> bool:
-        """Whether log Z may differ from 0, so that the loss has to compute it.
-
-        Besides global normalization, final weights make it so; and states that no label leaves,
-        where there is no blank to leave by.
-        """
-        if self.normalization == "global":
-            return True
-        if not isinstance(self.context, FiniteContext):
-            return False
-        mask = self.context.arc_mask
-        may_end_early = (
-            mask is not None and not self.alignment.has_blank and not bool(mask.any(-1).all())
-        )
-        return self.context.final_weights is not None or may_end_early
 
     def forward(
         self, frames: Tensor, num_frames: Tensor, labels: Tensor, num_labels: Tensor
@@ -124,14 +117,22 @@ class RecognitionLattice(nn.Module):
         if batch.labels is None:
             raise ValueError("labels and num_labels should be given")
         whole = self.needs_denominator
-
-        def loss(part: _Part) -> Tensor:
-            numerator = part.strings().distance(Log)
-            denominator = part.whole().distance(Log) if whole else torch.zeros_like(numerator)
-            possible = numerator > -torch.inf
-            return torch.where(possible, denominator - numerator, torch.inf)
-
-        losses = torch.cat(self._map_parts(batch, loss, whole=whole))
+        if self._is_fast(batch):
+            what = native.NUMERATOR | (native.LOG_Z if whole else 0)
+            with _exact(batch):
+                denominator, numerator, _, _ = self._fast.distances(batch, what)
+            losses = _loss(denominator if whole else None, numerator)
+        else:
+            losses = torch.cat(
+                self._map_parts(
+                    batch,
+                    lambda part: _loss(
+                        part.whole().distance(Log) if whole else None,
+                        part.strings().distance(Log),
+                    ),
+                    whole=whole,
+                )
+            )
         return batch.unflatten(losses.to(batch.frames.dtype))
 
     def shortest_distance(
@@ -161,9 +162,21 @@ class RecognitionLattice(nn.Module):
                 "give labels and num_labels by name"
             )
         batch = self._checked(frames, num_frames, labels, num_labels)
-        parts = self._map_parts(batch, lambda part: part.chosen().distance(semiring))
-        total = torch.cat(parts, dim=-1).to(batch.frames.dtype)
-        return batch.unflatten(total, dim=total.dim() - 1)
+        if semiring in (Log, LogEntropy) and self._is_fast(batch):
+            total = self._fast_distance(batch, semiring)
+        else:
+            parts = self._map_parts(batch, lambda part: part.chosen().distance(semiring))
+            total = torch.cat(parts, dim=-1)
+        return batch.unflatten(total.to(batch.frames.dtype), dim=total.dim() - 1)
+
+    def _fast_distance(self, batch: Batch, semiring: Semiring) -> Tensor:
+        """The sum over all paths under Log or LogEntropy, by the native engine."""
+        what = native.LOG_Z if batch.labels is None else native.NUMERATOR
+        with _exact(batch):
+            if semiring is Log:
+                return torch.cat(self._fast.distances(batch, what)[:2])
+            values = self._fast.distances(batch, what | native.ENTROPY)
+            return torch.stack([torch.cat(values[:2]), torch.cat(values[2:])])
 
     def entropy(
         self,
@@ -209,7 +222,12 @@ class RecognitionLattice(nn.Module):
             return self._path(symbols, weight, batch)
 
         with torch.no_grad():
-            return merge_paths(self._map_parts(batch, path), batch.unflatten)
+            if self._is_fast(batch):
+                with _exact(batch):
+                    paths = [self._fast.best_path(batch)]
+            else:
+                paths = self._map_parts(batch, path)
+            return merge_paths(paths, batch.unflatten)
 
     def sample(
         self,
@@ -278,10 +296,31 @@ class RecognitionLattice(nn.Module):
             )
 
         with torch.no_grad():
-            parts = self._map_parts(batch, marginals)
+            if self._is_fast(batch) and self._fast.serves_marginals:
+                with _exact(batch):
+                    parts = [self._fast_marginals(batch)]
+            else:
+                parts = self._map_parts(batch, marginals)
             blank = torch.cat([blank for blank, _ in parts])
             lexical = torch.cat([lexical for _, lexical in parts])
         return ArcMarginals(batch.unflatten(blank), batch.unflatten(lexical))
+
+    def _fast_marginals(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """[B, T, Q] blank and [B, T, Q, V] label posteriors, by the native engine."""
+        if batch.labels is None or batch.num_labels is None:
+            return self._fast.whole_marginals(batch)
+        blank, following, repeat = self._fast.string_marginals(batch)
+        states = torch.arange(batch.labels.shape[1] + 1).expand(len(batch.labels), -1)
+        if isinstance(self.context, FiniteContext):
+            states = self.context.walk_states(batch.labels)
+        return scatter_positions(
+            blank,
+            following,
+            repeat if self.deduplicate else None,
+            states,
+            batch.labels,
+            self.context,
+        )
 
     def push(self, frames: Tensor, num_frames: Tensor) -> PushedArcs:
         """Weight pushing: the same path posteriors by locally normalized weights.
@@ -353,6 +392,11 @@ class RecognitionLattice(nn.Module):
             )
         return checked_batch(frames, num_frames, labels, num_labels, self.context.vocab_size)
 
+    def _is_fast(self, batch: Batch) -> bool:
+        """Whether the native engine takes the batch."""
+        self._check_frames(batch)
+        return self._fast.serves(batch)
+
     def _max_num_steps(self, batch: Batch) -> int:
         """The size of a result's time dim."""
         if not isinstance(self.alignment, LabelDependent):
@@ -377,7 +421,7 @@ class RecognitionLattice(nn.Module):
             function: what to do with each part.
             whole: whether it needs the whole lattice; by default where there are no labels.
         """
-        with torch.autocast(batch.frames.device.type, enabled=False):
+        with _exact(batch):
             return [
                 function(part)
                 for part in self._parts(batch, batch.labels is None if whole is None else whole)
@@ -484,8 +528,36 @@ class _Part:
         return self.whole() if self.string_batch is None else self.strings()
 
 
+def _exact(batch: Batch) -> torch.autocast:
+    """Lattice arithmetic is float32 or wider, also under autocast."""
+    return torch.autocast(batch.frames.device.type, enabled=False)
+
+
+def _loss(denominator: Tensor | None, numerator: Tensor) -> Tensor:
+    """[B] float64; +inf without a gradient where the numerator has no path."""
+    loss = -numerator if denominator is None else denominator - numerator
+    return torch.where(numerator > -torch.inf, loss, torch.inf)
+
+
 def _is_unbounded(alignment: AlignmentLattice) -> bool:
     return isinstance(alignment, LabelFrameDependent) and alignment.max_labels_per_frame is None
+
+
+def _needs_denominator(
+    context: ContextDependency, alignment: AlignmentLattice, normalization: Normalization
+) -> bool:
+    """Whether log Z may differ from 0.
+
+    Besides global normalization, final weights make it so; and states that no label leaves, where
+    there is no blank to leave by.
+    """
+    if normalization == "global":
+        return True
+    if not isinstance(context, FiniteContext):
+        return False
+    mask = context.arc_mask
+    may_end_early = mask is not None and not alignment.has_blank and not bool(mask.any(-1).all())
+    return context.final_weights is not None or may_end_early
 
 
 def _check_parts(

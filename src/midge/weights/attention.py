@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from midge.contexts import ContextDependency, FiniteContext
-from midge.weights.base import Scorer, WeightFn, per_step
-from midge.weights.recurrence import StateTree
+from midge.weights.base import Linear, Scorer, WeightFn, per_step
+from midge.weights.recurrence import LabelLSTM, StateTree
 
 
 @final
@@ -47,7 +47,7 @@ class AttentionWeights(WeightFn):
         self._tree = StateTree(context) if isinstance(context, FiniteContext) else None
         fed_size = 0 if self._tree else input_size
         self.embedding = nn.Embedding(1 + context.vocab_size, embedding_size)
-        self.rnn = nn.LSTM(embedding_size + fed_size, rnn_size, batch_first=True)
+        self.rnn = LabelLSTM(embedding_size + fed_size, rnn_size)
         self.query = nn.Linear(rnn_size, hidden_size, bias=False)
         self.key = nn.Linear(input_size, hidden_size, bias=False)
         if self._tree:
@@ -56,19 +56,32 @@ class AttentionWeights(WeightFn):
         self.history = nn.Linear(rnn_size, hidden_size)
         self.output = nn.Linear(hidden_size, 1 + context.vocab_size)
 
-    def scorer(self, frames: Tensor, num_frames: Tensor, states: Tensor | None) -> Scorer:
+    def scorer(
+        self,
+        frames: Tensor,
+        num_frames: Tensor,
+        states: Tensor | None,
+        linear: Linear = nn.functional.linear,
+    ) -> Scorer:
         self._check_frames(frames)
         assert self._tree is not None
-        embedded = self._tree.run(self.embedding.weight, self.rnn, states)
+        embedded = self._tree.run(self.embedding.weight, self.rnn, states, linear)
         return Scorer(
             self._score,
+            "attention",
             max(frames.shape[1], self.output.in_features, self.input_size),
             batch=(*self._keys_and_mask(frames, num_frames), self.attended(frames)),
             state=(self.query(embedded), self.history(embedded)),
             shared=(self.position.weight, self.output.weight, self.output.bias),
         )
 
-    def history_scorer(self, frames: Tensor, num_frames: Tensor, labels: Tensor) -> Scorer:
+    def history_scorer(
+        self,
+        frames: Tensor,
+        num_frames: Tensor,
+        labels: Tensor,
+        linear: Linear = nn.functional.linear,
+    ) -> Scorer:
         """The recurrence is run here, label after label."""
         self._check_frames(frames)
         keys, mask = self._keys_and_mask(frames, num_frames)
@@ -83,7 +96,7 @@ class AttentionWeights(WeightFn):
             hidden = torch.tanh(self.history(output.squeeze(1)) + self.attended(attended))
             rows.append(self.output(hidden))
         table = torch.stack(rows, dim=1).flatten(0, 1)
-        return Scorer(_score_rows, table.shape[-1], state=(table,))
+        return Scorer(_score_rows, "rows", table.shape[-1], state=(table,))
 
     def _keys_and_mask(self, frames: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """[B, T, hidden_size] keys, and [B, T] bool, True for real frames."""

@@ -21,6 +21,9 @@ from torch import Tensor, nn
 
 from midge.contexts import ContextDependency, FiniteContext
 
+Linear = Callable[[Tensor, Tensor], Tensor]
+"""x [*batch, K] and weight [N, K] -> x times weight transposed, [*batch, N]."""
+
 
 @dataclass(frozen=True)
 class Scorer:
@@ -42,6 +45,8 @@ class Scorer:
         Tensor,
     ]
     """The function."""
+    kind: str
+    """What the function is: "joint", "unshared" or "table", which fast engines know; or another."""
     num_elements: int
     """Size of the largest intermediate per utterance, step and state: how large a piece may be."""
     step: tuple[Tensor, ...] = ()
@@ -70,26 +75,42 @@ class WeightFn(nn.Module, ABC):
     """The context dependency whose states it scores."""
     input_size: int
     """Size of a frame."""
+    embeds_states: bool = False
+    """Whether a joint network scores an embedding of the state."""
     reads_all_frames: bool = False
     """Whether a score sees all frames (label-dependent lattices only) or those of its step."""
 
     @abstractmethod
-    def scorer(self, frames: Tensor, num_frames: Tensor, states: Tensor | None) -> Scorer:
+    def scorer(
+        self,
+        frames: Tensor,
+        num_frames: Tensor,
+        states: Tensor | None,
+        linear: Linear = nn.functional.linear,
+    ) -> Scorer:
         """Prepares the scores of context states.
 
         Args:
             frames: [B, max_num_frames, input_size], 0 on padding.
             num_frames: [B] number of real frames.
             states: [S] distinct context states in ascending order; None is all of them.
+            linear: what multiplies matrices; an engine may have its own.
         """
 
-    def history_scorer(self, frames: Tensor, num_frames: Tensor, labels: Tensor) -> Scorer:
+    def history_scorer(
+        self,
+        frames: Tensor,
+        num_frames: Tensor,
+        labels: Tensor,
+        linear: Linear = nn.functional.linear,
+    ) -> Scorer:
         """Prepares the scores of the full history after each label of a string.
 
         Args:
             frames: [B, max_num_frames, input_size], 0 on padding.
             num_frames: [B] number of real frames.
             labels: [B, max_num_labels] integers in 0..vocab_size, 0 on padding.
+            linear: what multiplies matrices.
 
         Returns:
             A scorer whose states are the [B * (max_num_labels + 1)] label positions, utterance

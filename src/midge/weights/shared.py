@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from midge.contexts import ContextDependency, FiniteContext
-from midge.weights.base import Scorer, WeightFn, per_step, require_finite
-from midge.weights.recurrence import StateTree
+from midge.weights.base import Linear, Scorer, WeightFn, per_step, require_finite
+from midge.weights.recurrence import LabelLSTM, StateTree
 
 
 class Joint(nn.Module):
@@ -40,13 +40,15 @@ class Joint(nn.Module):
         self.output = nn.Linear(hidden_size, num_columns)
         """W, [num_columns, hidden_size], and b, [num_columns]"""
 
-    def scorer(self, frames: Tensor, embedded: Tensor) -> Scorer:
+    def scorer(self, frames: Tensor, embedded: Tensor, linear: Linear) -> Scorer:
         """A scorer of frames [B, N, D] and embedded states [S, context_size]."""
+        embedded = linear(embedded, self.context_projection.weight)
         return Scorer(
             _score_joint,
+            "joint",
             max(self.output.out_features, self.output.in_features),
-            step=(self.frame_projection(frames),),
-            state=(self.context_projection(embedded) + self.hidden_bias,),
+            step=(linear(frames, self.frame_projection.weight),),
+            state=(embedded + self.hidden_bias,),
             shared=(self.output.weight, self.output.bias),
         )
 
@@ -73,6 +75,8 @@ class SharedEmbeddingWeights(WeightFn):
         embedding_size: size of E_q.
     """
 
+    embeds_states = True
+
     def __init__(
         self, context: FiniteContext, input_size: int, hidden_size: int, embedding_size: int
     ) -> None:
@@ -84,10 +88,17 @@ class SharedEmbeddingWeights(WeightFn):
         self.embedding = nn.Embedding(context.num_states, embedding_size)
         self.joint = Joint(input_size, embedding_size, hidden_size, 1 + context.vocab_size)
 
-    def scorer(self, frames: Tensor, num_frames: Tensor, states: Tensor | None) -> Scorer:
+    def scorer(
+        self,
+        frames: Tensor,
+        num_frames: Tensor,
+        states: Tensor | None,
+        linear: Linear = nn.functional.linear,
+    ) -> Scorer:
         self._check_frames(frames)
         table = self.embedding.weight
-        return self.joint.scorer(frames, table if states is None else self.embedding(states))
+        embedded = table if states is None else self.embedding(states)
+        return self.joint.scorer(frames, embedded, linear)
 
 
 @final
@@ -107,6 +118,8 @@ class SharedRNNWeights(WeightFn):
         rnn_size: number of LSTM cells, the size of E_q.
     """
 
+    embeds_states = True
+
     def __init__(
         self,
         context: ContextDependency,
@@ -120,17 +133,30 @@ class SharedRNNWeights(WeightFn):
         self.context = context
         self.input_size = input_size
         self.embedding = nn.Embedding(1 + context.vocab_size, embedding_size)
-        self.rnn = nn.LSTM(embedding_size, rnn_size, batch_first=True)
+        self.rnn = LabelLSTM(embedding_size, rnn_size)
         self.joint = Joint(input_size, rnn_size, hidden_size, 1 + context.vocab_size)
         self._tree = StateTree(context) if isinstance(context, FiniteContext) else None
 
-    def scorer(self, frames: Tensor, num_frames: Tensor, states: Tensor | None) -> Scorer:
+    def scorer(
+        self,
+        frames: Tensor,
+        num_frames: Tensor,
+        states: Tensor | None,
+        linear: Linear = nn.functional.linear,
+    ) -> Scorer:
         self._check_frames(frames)
         assert self._tree is not None
-        return self.joint.scorer(frames, self._tree.run(self.embedding.weight, self.rnn, states))
+        embedded = self._tree.run(self.embedding.weight, self.rnn, states, linear)
+        return self.joint.scorer(frames, embedded, linear)
 
-    def history_scorer(self, frames: Tensor, num_frames: Tensor, labels: Tensor) -> Scorer:
+    def history_scorer(
+        self,
+        frames: Tensor,
+        num_frames: Tensor,
+        labels: Tensor,
+        linear: Linear = nn.functional.linear,
+    ) -> Scorer:
         self._check_frames(frames)
         started = nn.functional.pad(labels, (1, 0))
         output, _ = self.rnn(self.embedding(started))
-        return self.joint.scorer(frames, output.flatten(0, 1))
+        return self.joint.scorer(frames, output.flatten(0, 1), linear)

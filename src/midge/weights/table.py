@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from midge.contexts import FiniteContext
-from midge.weights.base import Scorer, WeightFn, require_finite
+from midge.weights.base import Linear, Scorer, WeightFn, require_finite
 
 
 @final
@@ -31,11 +31,17 @@ class TableWeights(WeightFn):
         self._num_columns = 1 + context.vocab_size
         self.input_size = context.num_states * self._num_columns
 
-    def scorer(self, frames: Tensor, num_frames: Tensor, states: Tensor | None) -> Scorer:
+    def scorer(
+        self,
+        frames: Tensor,
+        num_frames: Tensor,
+        states: Tensor | None,
+        linear: Linear = nn.functional.linear,
+    ) -> Scorer:
         self._check_frames(frames)
         if states is None:
             states = torch.arange(self.input_size // self._num_columns, device=frames.device)
-        return Scorer(self._score, self._num_columns, step=(frames,), state=(states,))
+        return Scorer(self._score, "table", self._num_columns, step=(frames,), state=(states,))
 
     def _score(
         self,

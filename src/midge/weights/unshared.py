@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from midge.contexts import FiniteContext
-from midge.weights.base import Scorer, WeightFn, linear_over_states, require_finite
+from midge.weights.base import Linear, Scorer, WeightFn, linear_over_states, require_finite
 
 
 @final
@@ -33,12 +33,18 @@ class UnsharedWeights(WeightFn):
         self.bias = nn.Parameter(torch.zeros(shape))
         """[num_states, 1 + vocab_size]"""
 
-    def scorer(self, frames: Tensor, num_frames: Tensor, states: Tensor | None) -> Scorer:
+    def scorer(
+        self,
+        frames: Tensor,
+        num_frames: Tensor,
+        states: Tensor | None,
+        linear: Linear = nn.functional.linear,
+    ) -> Scorer:
         self._check_frames(frames)
         chosen: tuple[Tensor, Tensor] = (self.weight, self.bias)
         if states is not None:
             chosen = (self.weight[states], self.bias[states])
-        return Scorer(_score, 1 + self.context.vocab_size, step=(frames,), state=chosen)
+        return Scorer(_score, "unshared", 1 + self.context.vocab_size, step=(frames,), state=chosen)
 
 
 def _score(

@@ -1,0 +1,161 @@
+"""The native engine's library: found, loaded and called through ctypes, on tensor memory.
+
+No torch headers are used, so that one build works with every version of torch. The C interface is
+described in `source/engine.h`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+JOINT, UNSHARED, TABLE = 0, 1, 2
+GLOBAL, SOFTMAX, HAT = 0, 1, 2
+NGRAM, NEXT_STATE_TABLE, FULL_HISTORY = 0, 1, 2
+FRAME, FRAME_WITHOUT_BLANK, K_CONSTRAINED, UNBOUNDED = 0, 1, 2, 3
+LOG_Z, NUMERATOR, ENTROPY, KEEP = 1, 2, 4, 8
+
+_SIZES = ("batch", "frames", "states", "vocab", "size", "labels")
+_CHOICES = (
+    "scorer",
+    "normalization",
+    "context",
+    "alignment",
+    "k",
+    "order",
+    "start",
+    "deduplicate",
+)
+_POINTERS = (
+    "next_state",
+    "final_weight",
+    "x",
+    "embedding",
+    "weight",
+    "bias",
+    "num_frames",
+    "num_labels",
+    "label_ids",
+)
+CHOICES = _CHOICES
+"""The integers that describe a problem, in the order of the C struct."""
+
+
+class _Struct(ctypes.Structure):
+    _fields_ = [
+        *[(name, ctypes.c_int64) for name in _SIZES],
+        *[(name, ctypes.c_int32) for name in _CHOICES],
+        *[(name, ctypes.c_void_p) for name in _POINTERS],
+    ]
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The loaded library; None where it was not built or does not load."""
+    found = sorted(Path(__file__).parent.glob("_engine*.so"))
+    if not found:
+        return None
+    try:
+        loaded = ctypes.CDLL(str(found[-1]))
+    except OSError:
+        return None
+    pointer, int32 = ctypes.c_void_p, ctypes.c_int32
+    functions = {"forward": 5, "backward": 9, "marginals": 3, "chain_marginals": 4, "best_path": 4}
+    for name, num_pointers in functions.items():
+        function = getattr(loaded, f"midge_{name}")
+        function.argtypes = [pointer, int32] + [pointer] * num_pointers
+        function.restype = ctypes.c_int
+    for name in ("kept_bytes", "path_length"):
+        function = getattr(loaded, f"midge_{name}")
+        function.argtypes, function.restype = [pointer, int32], ctypes.c_int64
+    size: Any = ctypes.c_int64
+    matrix: list[Any] = [pointer, size, size]
+    loaded.midge_product.argtypes = [size, size, size, *matrix, *matrix, pointer]
+    loaded.midge_product.restype = ctypes.c_int
+    loaded.midge_variant.restype = ctypes.c_char_p
+    return loaded
+
+
+def variant() -> str | None:
+    """The instruction set in use: "avx512", "avx2" or "portable"; None without a library."""
+    loaded = library()
+    return None if loaded is None else str(loaded.midge_variant().decode())
+
+
+class Problem:
+    """One batch in the form that the library reads; keeps its tensors alive.
+
+    Args:
+        x: [B, T, size] float32: projected frames (joint), frames (unshared) or arc weights (table).
+        embedding: [S, H], or [B, U + 1, H] with full history; joint only.
+        weight: [1 + V, H] (joint) or [S, 1 + V, D] (unshared).
+        bias: [1 + V] (joint) or [S, 1 + V] (unshared).
+        num_frames: [B] int64.
+        labels: [B, U] int64.
+        num_labels: [B] int64.
+        next_state: [S, V] int32, for a table context.
+        final_weight: [S] float32.
+        num_states: S; 0 with full history.
+        vocab_size: V.
+        choices: the integers of `CHOICES`.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        embedding: Tensor | None,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        num_frames: Tensor,
+        labels: Tensor | None,
+        num_labels: Tensor | None,
+        next_state: Tensor | None,
+        final_weight: Tensor | None,
+        num_states: int,
+        vocab_size: int,
+        choices: list[int],
+    ) -> None:
+        self.batch_size, self.num_frames, size = x.shape
+        self.num_states, self.vocab_size = num_states, vocab_size
+        self.num_labels = 0 if labels is None else labels.shape[1]
+        self.inputs = [None if t is None else t.contiguous() for t in (x, embedding, weight, bias)]
+        others = [
+            None if t is None else t.contiguous()
+            for t in (next_state, final_weight, num_frames, num_labels, labels)
+        ]
+        self._tensors = [*others[:2], *self.inputs, *others[2:]]
+        sizes = (self.batch_size, self.num_frames, num_states, vocab_size, size, self.num_labels)
+        self._struct = _Struct(*sizes, *choices, *(_pointer(t) for t in self._tensors))
+
+    def call(self, name: str, what: int, *tensors: Tensor | None) -> None:
+        """Calls a function of the library on the problem and further tensors."""
+        loaded = library()
+        assert loaded is not None
+        function = getattr(loaded, f"midge_{name}")
+        if function(ctypes.addressof(self._struct), what, *(_pointer(t) for t in tensors)):
+            raise MemoryError(f"the native engine ran out of memory in {name}")
+
+    def ask(self, name: str, what: int) -> int:
+        """Calls a function that returns a size."""
+        loaded = library()
+        assert loaded is not None
+        return int(getattr(loaded, f"midge_{name}")(ctypes.addressof(self._struct), what))
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """A [M, K] times b [K, N], of any strides, with the same bits for any number of threads."""
+    loaded = library()
+    assert loaded is not None
+    result = a.new_empty(a.shape[0], b.shape[1])
+    operands = [value for t in (a, b) for value in (t.data_ptr(), *t.stride())]
+    if loaded.midge_product(*result.shape, a.shape[1], *operands, result.data_ptr()):
+        raise MemoryError("the native engine ran out of memory in product")
+    return result
+
+
+def _pointer(tensor: Tensor | None) -> Any:
+    return None if tensor is None else tensor.data_ptr()

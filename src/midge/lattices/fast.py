@@ -1,0 +1,229 @@
+"""Lattices on the native engine: what it can do, and how a lattice is described to it.
+
+The engine computes what `recursion` and `numerator` compute, in one pass over the frames that
+serves numerator and denominator alike. It takes float32 on the CPU, all lattices that move along
+frames, and the weight functions without attention; the rest goes the readable way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from midge.alignments import AlignmentLattice, FrameDependent, LabelDependent, LabelFrameDependent
+from midge.contexts import ContextDependency, FiniteContext, FullNGram
+from midge.kernels import native, operators, use_native
+from midge.lattices.batches import Batch
+from midge.lattices.paths import Path
+from midge.weights import Normalization, Scorer, WeightFn
+
+_SCORERS = {"joint": native.JOINT, "unshared": native.UNSHARED, "table": native.TABLE}
+_NORMALIZATIONS = {"global": native.GLOBAL, "softmax": native.SOFTMAX, "hat": native.HAT}
+
+
+@dataclass(frozen=True)
+class FastLattice:
+    """What is the same for every input: topology and normalization."""
+
+    context: ContextDependency
+    """The context dependency."""
+    alignment: AlignmentLattice
+    """The alignment lattice."""
+    weights: WeightFn
+    """The weight function."""
+    normalization: Normalization
+    """How scores become weights."""
+    deduplicate: bool
+    """Whether the CTC transducer stands between."""
+
+    def serves(self, batch: Batch) -> bool:
+        """Whether the engine can take a batch."""
+        if batch.frames.dtype != torch.float32 or batch.frames.device.type != "cpu":
+            return False
+        if len(batch.frames) == 0:
+            return False
+        if isinstance(self.alignment, LabelDependent):
+            return False
+        if self.deduplicate and not self.alignment.has_blank:
+            return False
+        is_finite = isinstance(self.context, FiniteContext)
+        if not is_finite and (
+            self.deduplicate or self._alignment(batch, native.NUMERATOR) == native.K_CONSTRAINED
+        ):
+            return False
+        return use_native()
+
+    @property
+    def serves_marginals(self) -> bool:
+        """Whether the engine's arc gradients are the posteriors of all arcs.
+
+        The certain blank after k labels has a posterior and no gradient.
+        """
+        is_constrained = isinstance(self.alignment, LabelFrameDependent)
+        return self.normalization == "global" or not is_constrained
+
+    def distances(self, batch: Batch, what: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """[B] float64 log Z, log numerator, and their entropies; empty where not asked for."""
+        inputs = self._inputs(batch, what)
+        differentiable = torch.is_grad_enabled() and any(
+            t is not None and t.requires_grad for t in inputs.tensors[:4]
+        )
+        what = what | native.KEEP if differentiable else what
+        log_z, log_numerator, entropy_z, entropy_numerator, _ = operators.distances(
+            *inputs.tensors, *inputs.numbers, inputs.choices, what
+        )
+        return log_z, log_numerator, entropy_z, entropy_numerator
+
+    def best_path(self, batch: Batch) -> Path:
+        """The best path, or with labels the best alignment."""
+        what = native.LOG_Z if batch.labels is None else native.NUMERATOR
+        problem = self._problem(batch, what)
+        weight, length, labels, frames = operators.best_path(problem, what)
+        size = int(length.max()) if length.numel() else 0
+        return Path(labels[:, :size], frames[:, :size], length, weight.float(), self.deduplicate)
+
+    def whole_marginals(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """[B, T, Q] blank and [B, T, Q, V] label posteriors of A."""
+        return operators.marginals(self._problem(batch, native.LOG_Z))
+
+    def string_marginals(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """[B, T, U + 1] posteriors of blank, next label and repeat at each position of A ∩ y."""
+        return operators.chain_marginals(self._problem(batch, native.NUMERATOR))
+
+    def _problem(self, batch: Batch, what: int) -> native.Problem:
+        with torch.no_grad():
+            inputs = self._inputs(batch, what)
+        x, embedding, weight, bias, num_frames, *rest = inputs.tensors
+        assert x is not None and num_frames is not None
+        labels, num_labels, next_state, final_weight = rest
+        return native.Problem(
+            x,
+            embedding,
+            weight,
+            bias,
+            num_frames,
+            labels,
+            num_labels,
+            next_state,
+            final_weight,
+            *inputs.numbers,
+            inputs.choices,
+        )
+
+    def _inputs(self, batch: Batch, what: int) -> _Inputs:
+        """The operator's arguments."""
+        scorer, is_history = self._scorer(batch, what)
+        context = self.context
+        embedding = weight = bias = None
+        if scorer.kind == "joint":
+            (embedding,), (weight, bias) = scorer.state, scorer.shared
+            if is_history:
+                embedding = embedding.unflatten(0, (len(batch.frames), -1))
+        elif scorer.kind == "unshared":
+            weight, bias = scorer.state
+        kind, order, start, next_state, final = native.FULL_HISTORY, 0, 0, None, None
+        num_states = 0
+        if not is_history and isinstance(context, FiniteContext):
+            num_states, start = context.num_states, context.start
+            final = context.final_weights
+            final = None if final is None else final.float()
+            if isinstance(context, FullNGram):
+                kind, order = native.NGRAM, context.context_size
+            else:
+                kind = native.NEXT_STATE_TABLE
+                next_state = context.next_state_table().int()
+        tensors = (
+            scorer.step[0],
+            embedding,
+            weight,
+            bias,
+            batch.num_frames,
+            batch.labels,
+            batch.num_labels,
+            next_state,
+            final,
+        )
+        k = 0
+        if isinstance(self.alignment, LabelFrameDependent):
+            k = self.alignment.max_labels_per_frame or 0
+        choices = [
+            _SCORERS[scorer.kind],
+            _NORMALIZATIONS[self.normalization],
+            kind,
+            self._alignment(batch, what),
+            k,
+            order,
+            start,
+            int(self.deduplicate),
+        ]
+        return _Inputs(tensors, (num_states, context.vocab_size), choices)
+
+    def _alignment(self, batch: Batch, what: int) -> int:
+        """The kind of alignment; along labels a bound that cannot be felt is none."""
+        if isinstance(self.alignment, FrameDependent):
+            return native.FRAME if self.alignment.allow_blank else native.FRAME_WITHOUT_BLANK
+        assert isinstance(self.alignment, LabelFrameDependent)
+        limit = self.alignment.max_labels_per_frame
+        is_felt = limit is not None and (
+            batch.labels is None
+            or bool(what & native.LOG_Z)
+            or self.normalization == "global"
+            or self.deduplicate
+            or limit <= batch.labels.shape[1]
+        )
+        return native.K_CONSTRAINED if is_felt else native.UNBOUNDED
+
+    def _scorer(self, batch: Batch, what: int) -> tuple[Scorer, bool]:
+        """The scores, and whether their states are label positions instead of context states."""
+        if not isinstance(self.context, FiniteContext):
+            assert batch.labels is not None
+            scorer = self.weights.history_scorer(
+                batch.frames, batch.num_frames, batch.labels, operators.linear
+            )
+            return scorer, True
+        if self._prefers_positions(batch, what):
+            assert batch.labels is not None
+            states = self.context.walk_states(batch.labels)
+            visited, position = states.unique(return_inverse=True)
+            scorer = self.weights.scorer(batch.frames, batch.num_frames, visited, operators.linear)
+            state = tuple(x[position.flatten()] for x in scorer.state)
+            return (
+                Scorer(
+                    scorer.score,
+                    scorer.kind,
+                    scorer.num_elements,
+                    scorer.step,
+                    scorer.batch,
+                    state,
+                    scorer.shared,
+                ),
+                True,
+            )
+        scorer = self.weights.scorer(batch.frames, batch.num_frames, None, operators.linear)
+        return scorer, False
+
+    def _prefers_positions(self, batch: Batch, what: int) -> bool:
+        """Whether a loss along labels should embed the states it visits and no others."""
+        if what & native.LOG_Z or batch.labels is None or self.deduplicate:
+            return False
+        if torch.compiler.is_compiling():  # the number of visited states depends on the labels
+            return False
+        if self._alignment(batch, what) == native.K_CONSTRAINED:
+            return False
+        context = self.context
+        assert isinstance(context, FiniteContext)
+        if context.arc_mask is not None or context.final_weights is not None:
+            return False
+        num_positions = batch.labels.numel() + len(batch.labels)
+        return self.weights.embeds_states and context.num_states > num_positions
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """Arguments of `operators.distances`, without what is asked for."""
+
+    tensors: tuple[Tensor | None, ...]
+    numbers: tuple[int, int]
+    choices: list[int]
