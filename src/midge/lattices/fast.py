@@ -8,12 +8,14 @@ frames, and the weight functions without attention; the rest goes the readable w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from midge.alignments import AlignmentLattice, FrameDependent, LabelDependent, LabelFrameDependent
 from midge.contexts import ContextDependency, FiniteContext, FullNGram
+from midge.contexts.deduplication import entering_labels
 from midge.kernels import native, operators, use_native
 from midge.lattices.batches import Batch
 from midge.lattices.paths import Path
@@ -46,7 +48,7 @@ class FastLattice:
             return False
         if isinstance(self.alignment, LabelDependent):
             return False
-        if self.deduplicate and not self.alignment.has_blank:
+        if self.deduplicate and (not self.alignment.has_blank or self._repeats_without_arc):
             return False
         is_finite = isinstance(self.context, FiniteContext)
         if not is_finite and (
@@ -54,6 +56,18 @@ class FastLattice:
         ):
             return False
         return use_native()
+
+    @cached_property
+    def _repeats_without_arc(self) -> bool:
+        """Whether a label enters a state from which the context has no arc for it.
+
+        Its repeat is then an arc that leaves (q, y) alone, which the engine does not know.
+        """
+        context = self.context
+        if not isinstance(context, FiniteContext) or context.arc_mask is None:
+            return False
+        _, slot = entering_labels(context)
+        return bool(((slot > 0) & ~context.arc_mask).any())
 
     @property
     def serves_marginals(self) -> bool:

@@ -206,11 +206,21 @@ struct Chain {
     entropy = 0;
     for (i64 t = 0; t < T; t++) {
       load_arcs(arcs + t * frame_floats());
+      Row outP = kept_P(t + 1), outR = kept_R(t + 1);
+      if (one_label_per_frame()) {
+        // Only positions that can be reached and from which the end can be reached.
+        const i64 lo = imax(0, U - (T - t - 1)) / VW * VW, hi = imin(t + 1, U);
+        if (lo > hi) return NEG_INF_D;
+        clear_outside(outP, lo, hi);
+        if (dedup) clear_outside(outR, lo, hi);
+        forward_positions(kept_P(t), kept_R(t), outP, outR, lo, hi);
+        continue;
+      }
       copy(P(0), kept_P(t));
       if (dedup) copy(R(0), kept_R(t));
-      clear(kept_P(t + 1));
-      if (dedup) clear(kept_R(t + 1));
-      forward_frame(kept_P(t + 1), kept_R(t + 1));
+      clear(outP);
+      if (dedup) clear(outR);
+      forward_frame(outP, outR);
     }
     double log = kept_P(T).a[U];
     float h = ENT ? kept_P(T).h[U] : 0.f;
@@ -219,12 +229,96 @@ struct Chain {
     return log + final_weight;
   }
 
-  // ---- backward
+  // ---- frame-dependent lattices with blank: one pass over the positions
 
   struct Upstream {
     double total;  // log-weight of all paths
     float entropy;
   };
+
+  bool one_label_per_frame() const { return p.alignment == MIDGE_FRAME; }
+
+  void clear_outside(Row r, i64 lo, i64 hi) {
+    const i64 end = hi / VW * VW + VW;  // what a pass over lo..hi writes
+    for (i64 i = -VW; i < lo; i++) r.a[i] = NEG_INF_D;
+    for (i64 i = end; i < row - VW; i++) r.a[i] = NEG_INF_D;
+    if (!ENT) return;
+    for (i64 i = -VW; i < lo; i++) r.h[i] = 0;
+    for (i64 i = end; i < row - VW; i++) r.h[i] = 0;
+  }
+
+  // P (+) R at positions u.., and the source of a new label there: the same, or P alone where the label would repeat.
+  MIDGE_INLINE void total_and_source(Row P, Row R, i64 u, vd& total, vf& total_h, vd& source, vf& source_h) {
+    vd x = loadd(P.a + u);
+    vf hx = hv(P.h, u);
+    if (!dedup) {
+      total = source = x, total_h = source_h = hx;
+      return;
+    }
+    plusd<ENT>(x, hx, loadd(R.a + u), hv(R.h, u), total, total_h);
+    const vf free = load(blocked + u);
+    source = widen(free) == splatd(0.) ? total : x;
+    if (ENT) source_h = free == splat(0.f) ? total_h : hx;
+  }
+
+  void forward_positions(Row P, Row R, Row outP, Row outR, i64 lo, i64 hi) {
+    Row src = back(0);  // sources + label, at their own position; read one further
+    if (!dedup) {
+      for (i64 u = lo; u <= hi; u += VW) {
+        vd r;
+        vf h;
+        plusd<ENT>(sum(P, nb, u), hv(P.h, u), sum(P, nl, u - 1), hv(P.h, u - 1), r, h);
+        save(outP, u, r, h);
+      }
+      return;
+    }
+    src.a[lo - 1] = NEG_INF_D;
+    if (lo) {
+      vd t, s;
+      vf th, sh = {};
+      total_and_source(P, R, lo - VW, t, th, s, sh);
+      save(src, lo - VW, s + widen(load(nl + lo - VW)), sh);
+    }
+    for (i64 u = lo; u <= hi; u += VW) {
+      vd t, s, r;
+      vf th = {}, sh = {}, h;
+      total_and_source(P, R, u, t, th, s, sh);
+      save(outP, u, t + widen(load(nb + u)), th);
+      save(src, u, s + widen(load(nl + u)), sh);
+      plusd<ENT>(sum(R, nr, u), hv(R.h, u), loadd(src.a + u - 1), hv(src.h, u - 1), r, h);
+      save(outR, u, r, h);
+    }
+  }
+
+  // Backward weights before the frame and the posteriors of its arcs at positions lo..hi.
+  void backward_positions(Row P, Row R, Row nextP, Row nextR, const Upstream& up, Row bP, Row bR, i64 lo, i64 hi) {
+    const Row label = dedup ? nextR : nextP;
+    for (i64 u = lo; u <= hi; u += VW) {
+      vd total, source, blank = sum(nextP, nb, u), next = loadd(label.a + u + 1) + widen(load(nl + u)), r, r2;
+      vf th = {}, sh = {}, h = {}, h2 = {};
+      total_and_source(P, R, u, total, th, source, sh);
+      const vf hb_ = hv(nextP.h, u), hn = hv(label.h, u + 1);
+      put_posterior(up, total + blank, th, hb_, gb, hb, u);
+      put_posterior(up, source + next, sh, hn, gl, hl, u);
+      plusd<ENT>(blank, hb_, next, hn, r, h);
+      save(bP, u, r, h);
+      if (!dedup) continue;
+      const vd again = loadd(label.a + u) + widen(load(nr + u));
+      const vf ha = hv(label.h, u), free = load(blocked + u);
+      put_posterior(up, loadd(R.a + u) + again, hv(R.h, u), ha, gr, hr, u);
+      r = widen(free) == splatd(0.) ? r : blank;
+      if (ENT) h = free == splat(0.f) ? h : hb_;
+      plusd<ENT>(r, h, again, ha, r2, h2);
+      save(bR, u, r2, h2);
+    }
+  }
+  MIDGE_INLINE void put_posterior(const Upstream& up, vd weight, vf before, vf after, float* g, float* h, i64 u) {
+    vf l = narrow(weight - splatd(up.total)), post = vexp(l);
+    store(g + u, post);
+    if (ENT) store(h + u, post * (before + after - splat(up.entropy) - vmax(l, splat(-100.f))));
+  }
+
+  // ---- backward
 
   // Adds the posteriors of arcs with source a, weight w and destination b (and the entropy's derivative by w).
   void add_posterior(const Upstream& up, Row a, const float* w, Row b, i64 db, float* g, float* h) {
@@ -301,7 +395,7 @@ struct Chain {
     }
   }
 
-  // The total weight, from the forward and backward weights before frame t. Taken anew for every frame: the rounding
+  // The total weight, from the forward and backward weights before frame t. Taken anew every few frames: the rounding
   // errors that grow from the two ends cancel.
   double meet(i64 t, Row bP, Row bR) {
     Row a = kept_P(t), b = kept_R(t);
@@ -326,14 +420,22 @@ struct Chain {
     for (i64 i = 0; i < 8; i++) clear(back(i));
     nextP.a[U] = 0;
     if (dedup) nextR.a[U] = 0;
+    Upstream up{0, (float)entropy};
     for (i64 t = T - 1; t >= 0; t--) {
       float* out = arcs + t * frame_floats();
       load_arcs(out);
-      copy(P(0), kept_P(t));
-      if (dedup) copy(R(0), kept_R(t));
       for (float* r : {gb, gl, gr, hb, hl, hr}) memset(r, 0, (row - VW) * sizeof(float));
-      Upstream up{meet(t + 1, nextP, nextR), (float)entropy};
-      backward_frame(nextP, nextR, up, bP, bR);
+      if ((T - 1 - t) % 8 == 0) up.total = meet(t + 1, nextP, nextR);
+      if (one_label_per_frame()) {
+        const i64 lo = imax(0, U - (T - t)) / VW * VW, hi = imin(t, U);
+        clear_outside(bP, lo, hi);
+        if (dedup) clear_outside(bR, lo, hi);
+        backward_positions(kept_P(t), kept_R(t), nextP, nextR, up, bP, bR, lo, hi);
+      } else {
+        copy(P(0), kept_P(t));
+        if (dedup) copy(R(0), kept_R(t));
+        backward_frame(nextP, nextR, up, bP, bR);
+      }
       store_posteriors(out);
       Row s0 = nextP, s1 = nextR;
       nextP = bP, nextR = bR, bP = s0, bR = s1;

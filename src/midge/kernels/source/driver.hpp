@@ -190,10 +190,14 @@ struct Driver {
     memset(chunk.active.data, 0, chunk.num_rows);
     const i64 planes = chain_floats / labels.U1;
     const bool frame = p.alignment == MIDGE_FRAME || p.alignment == MIDGE_FRAME_NO_BLANK;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (chunk.num_rows > 1000)
     for (i64 f = 0; f < chunk.num_frames; f++) {
       const Frame& fr = chunk.frames[f];
       const i64 U = p.num_labels[fr.b], T = p.num_frames[fr.b];
+      if (rows.count(fr.b) == 1) {
+        chunk.active[fr.first_row] = 1;
+        continue;
+      }
       const float* post = chain ? chain + (fr.b * p.frames + fr.t) * chain_floats : nullptr;
       for (i64 u = 0; u <= U; u++) {
         bool on = !frame || (u <= fr.t && U - u <= T - fr.t);
@@ -284,7 +288,7 @@ struct Driver {
       else activate_positions(nullptr, 0);
       scorer.prepare_chunk(chunk);
       scorer.all_arcs(chunk);
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) if (B > 1)
       for (i64 b = 0; b < B; b++)
         for (i64 f = chunk.first_frame[b]; f < chunk.first_frame[b + 1]; f++) {
           normalize_frame(f);
@@ -415,7 +419,7 @@ struct Driver {
       else activate_positions(kept.chain, kept.chain_floats);
       scorer.prepare_chunk(chunk);
       scorer.all_arcs(chunk);
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) if (B > 1)
       for (i64 b = 0; b < B; b++)
         for (i64 f = chunk.first_frame[b + 1] - 1; f >= chunk.first_frame[b]; f--) {
           int thread = omp_get_thread_num();

@@ -37,6 +37,17 @@ __attribute__((noinline)) void dot_block(i64 K, const float* a, i64 rs, const fl
   for (int i = 0; i < R; i++) store(out + i * PW, acc[i][0]), store(out + i * PW + VW, acc[i][1]);
 }
 
+// out[i][0..PW) += sum_k a[k * ks + i] * panel[k], rows of out os apart.
+template <int R>
+__attribute__((noinline)) void add_block(i64 K, const float* a, i64 ks, const float* panel, float* out, i64 os) {
+  vf acc[R][2];
+#pragma GCC unroll 8
+  for (int i = 0; i < R; i++) acc[i][0] = load(out + i * os), acc[i][1] = load(out + i * os + VW);
+  block_product<R, 2, false>(K, a, 1, ks, panel, PW, acc);
+#pragma GCC unroll 8
+  for (int i = 0; i < R; i++) store(out + i * os, acc[i][0]), store(out + i * os + VW, acc[i][1]);
+}
+
 // Calls f.template run<R>(first) for row groups of at most MR rows that cover 0..n as evenly as possible: 33 rows are
 // 3 groups of 6 and 3 of 5, never a last group of 3 that leaves the multipliers idle.
 template <class F>
@@ -70,11 +81,13 @@ inline void pack_rows(const float* w, i64 rows, i64 K, i64 ld, float* out) {
 // Packs a [rows, K] matrix into column panels: out[panel][row][PW] holds columns panel*PW + 0..PW-1; missing are 0.
 inline void pack_columns(const float* w, i64 rows, i64 K, i64 ld, float* out) {
   for (i64 p = 0; p * PW < K; p++)
-    for (i64 r = 0; r < rows; r++)
-      for (int j = 0; j < PW; j++) {
-        i64 k = p * PW + j;
-        out[(p * rows + r) * PW + j] = k < K ? w[r * ld + k] : 0.f;
-      }
+    for (i64 r = 0; r < rows; r++) {
+      const float* in = w + r * ld + p * PW;
+      float* o = out + (p * rows + r) * PW;
+      const i64 left = K - p * PW;
+      for (int v = 0; v < 2; v++)
+        store(o + v * VW, left >= (v + 1) * VW ? load(in + v * VW) : load_part(in + v * VW, imax(left - v * VW, 0), 0));
+    }
 }
 
 }  // namespace

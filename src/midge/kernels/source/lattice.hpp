@@ -173,15 +173,21 @@ struct Lattice {
     total = before.log();
     if (ENT) total_h = before.entropy();
     Sum<ENT> after(m);
+    i64 alone = -1;  // the one, if any, beside which the rest vanishes
     for (i64 i = n - 1; i >= 0; i--) {  // and suffixes
       Sum<ENT> both(m);
       both.s = out[i] + after.s;
       if (ENT) both.e = out_h[i] + after.e;
-      if (both.s < 1e-6f) both = sum_without(base, base_h, v, vh, n, i);  // for one i at most
-      out[i] = both.log();
+      if (both.s < 1e-6f) alone = i;
+      out[i] = both.s;
       if (ENT) out_h[i] = both.entropy();
       add(after, i);
     }
+    for_vectors(n, [&](i64 i, i64 c) { put(out + i, splat(m) + vlog(get(out + i, c, 1.f)), c); });
+    if (alone < 0) return;
+    const Sum<ENT> rest = sum_without(base, base_h, v, vh, n, alone);
+    out[alone] = rest.log();
+    if (ENT) out_h[alone] = rest.entropy();
   }
   Sum<ENT> sum_without(float base, float base_h, const float* v, const float* vh, i64 n, i64 skip) {
     float m = smax(base, smax(max_of(v, skip), max_of(v + skip + 1, n - skip - 1)));
@@ -310,18 +316,19 @@ struct Lattice {
     }
     spread(n, w);
     sum_arcs({zeros, zeros}, arc_v, arc_h, out);
-    Weights w1 = a1(n);
-    for (i64 s = 0; s < NS; s++) add_repeat(w, s, w1, out);
+    add_repeats(w, a1(n), out);
   }
   // out[s] = out[s] plus the repeat of slot s.
-  void add_repeat(const float* w, i64 s, Weights w1, Weights out) {
-    float v = w1.a[s] + w[(i64)g.slot_state[s] * C + g.slot_label[s]];
-    if (v == NEG_INF) return;
-    Sum<ENT> sum(smax(v, out.a[s]));
-    sum.add(out.a[s], ENT ? out.h[s] : 0.f);
-    sum.add(v, ENT ? w1.h[s] : 0.f);
-    out.a[s] = sum.log();
-    if (ENT) out.h[s] = sum.entropy();
+  void add_repeats(const float* w, Weights w1, Weights out) {
+    for_vectors(NS, [&](i64 s, i64 c) {
+      float v[VW];
+      for (i64 i = 0; i < c; i++) v[i] = w1.a[s + i] + w[(i64)g.slot_state[s + i] * C + g.slot_label[s + i]];
+      vf r, h;
+      plus<ENT>(get(out.a + s, c), ENT ? get(out.h + s, c, 0) : splat(0.f), get(v, c),
+                ENT ? get(w1.h + s, c, 0) : splat(0.f), r, h);
+      put(out.a + s, r, c);
+      if (ENT) put(out.h + s, h, c);
+    });
   }
 
   // Blank's weight at layer n: at the last layer of a locally normalized k-constrained lattice nothing else leaves.

@@ -143,17 +143,11 @@ struct Unshared {
     float* dx;
     template <int R>
     MIDGE_INLINE void run(i64 first) {
-      vf acc[R][2];
-#pragma GCC unroll 8
+      float block[R * PW];
+      dot_block<R>(columns, G + first * columns, columns, panel, block);
       for (int i = 0; i < R; i++) {
-        const float* o = dx + e[first + i].f * u.Dp + k;
-        acc[i][0] = load(o), acc[i][1] = load(o + VW);
-      }
-      block_product<R, 2, true>(columns, G + first * columns, columns, 1, panel, PW, acc);
-#pragma GCC unroll 8
-      for (int i = 0; i < R; i++) {
-        float* o = dx + e[first + i].f * u.Dp + k;
-        store(o, acc[i][0]), store(o + VW, acc[i][1]);
+        float *o = dx + e[first + i].f * u.Dp + k, *in = block + i * PW;
+        store(o, load(o) + load(in)), store(o + VW, load(o + VW) + load(in + VW));
       }
     }
   };
@@ -165,25 +159,16 @@ struct Unshared {
     float* out;
     template <int R>
     MIDGE_INLINE void run(i64 first) {
-      vf acc[R][2];
+      float* o = out + first * u.D + k;
       const i64 left = u.D - k;
-#pragma GCC unroll 8
-      for (int i = 0; i < R; i++) {
-        float* o = out + (first + i) * u.D + k;
-        acc[i][0] = left >= VW ? load(o) : load_part(o, left, 0);
-        acc[i][1] = left >= PW ? load(o + VW) : load_part(o + VW, imax(left - VW, 0), 0);
+      if (left >= PW) {
+        add_block<R>(frames, G + first, columns, panel, o, u.D);
+        return;
       }
-      block_product<R, 2, false>(frames, G + first, 1, columns, panel, PW, acc);
-#pragma GCC unroll 8
-      for (int i = 0; i < R; i++) {
-        float* o = out + (first + i) * u.D + k;
-        if (left >= PW) {
-          store(o, acc[i][0]), store(o + VW, acc[i][1]);
-        } else {
-          store_part(o, acc[i][0], imin(left, VW));
-          if (left > VW) store_part(o + VW, acc[i][1], left - VW);
-        }
-      }
+      float block[R * PW] = {};  // the ragged end of the inputs
+      add_block<R>(frames, G + first, columns, panel, block, PW);
+      for (int i = 0; i < R; i++)
+        for (i64 j = 0; j < left; j++) o[i * u.D + j] += block[i * PW + j];
     }
   };
 
@@ -244,7 +229,7 @@ struct Table {
   void prepare_chunk(const Chunk&) {}
   i64 at(const Frame& f, i64 r) const { return (f.b * p.frames + f.t) * p.states * C + rows.source(f.b, r) * C; }
   void all_arcs(Chunk& c) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (c.num_rows * C > 50000)
     for (i64 i = 0; i < c.num_frames; i++)
       for (i64 r = 0; r < rows.count(c.frames[i].b); r++)
         if (c.active[c.frames[i].first_row + r])
@@ -252,7 +237,7 @@ struct Table {
   }
   void add_gradients(const Chunk& c, float* d_x) {
     if (!d_x) return;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (c.num_rows * C > 50000)
     for (i64 i = 0; i < c.num_frames; i++)
       for (i64 r = 0; r < rows.count(c.frames[i].b); r++)
         if (c.active[c.frames[i].first_row + r]) {

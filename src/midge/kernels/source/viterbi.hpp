@@ -435,7 +435,7 @@ int best_path_of_lattice(D& d, Scorer& scorer, double* weight, int64_t* length, 
     d.activate_all();
     scorer.prepare_chunk(d.chunk);
     scorer.all_arcs(d.chunk);
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) if (B > 1)
     for (i64 b = 0; b < B; b++)
       for (i64 f = d.chunk.first_frame[b]; f < d.chunk.first_frame[b + 1]; f++) {
         d.normalize_frame(f);
