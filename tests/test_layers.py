@@ -30,6 +30,7 @@ LAYERS = (
     "decoding",
     "training",
     "demos",
+    "bench",
     "serve",
     "cli",
     "__main__",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +14,17 @@ import pytest
 BENCHMARK = Path(__file__).parent.parent / "benchmarks" / "memory.py"
 
 
-def measured(case: str) -> dict[str, float]:
+def measured(case: str, engine: str = "native") -> dict[str, float]:
     command = [sys.executable, str(BENCHMARK), case, "--json"]
-    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    environment = {**os.environ, "MIDGE_ENGINE": engine}
+    result = subprocess.run(command, check=True, capture_output=True, env=environment)
+    return json.loads(result.stdout)
 
 
 @pytest.mark.slow
-def test_global_loss_of_a_two_gram_fits_in_400_mb():
-    result = measured("gnat")
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_global_loss_of_a_two_gram_fits_in_400_mb(engine):
+    result = measured("gnat", engine)
     assert result["peak_mb"] < 400 and math.isfinite(result["loss"])
 
 

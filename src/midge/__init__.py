@@ -18,7 +18,7 @@ from midge.contexts import (
     variable_length_context,
 )
 from midge.drawing import draw
-from midge.lattices import ArcMarginals, Path, PushedArcs, RecognitionLattice
+from midge.lattices import ArcMarginals, Path, PushedArcs, RecognitionLattice, engine_name
 from midge.models import NAMED_MODELS, ModelParts, named_model
 from midge.semirings import (
     Log,
@@ -73,6 +73,7 @@ __all__ = [
     "__version__",
     "clustered_context",
     "draw",
+    "engine_name",
     "fst_symbols",
     "named_model",
     "to_fst",

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 
 import midge
-from midge.cli import demo
+from midge.cli import bench, demo
 from midge.cli.mistakes import Mistake
 
-_COMMANDS = (demo,)
+_COMMANDS = (demo, bench)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
