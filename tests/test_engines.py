@@ -287,3 +287,22 @@ def test_linear_is_that_of_torch():
         strict=True,
     ):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-4)
+
+
+def test_a_weight_function_of_ones_own_goes_the_readable_way():
+    """Nothing but the interface is asked of it."""
+
+    class Scaled(midge.WeightFn):
+        def __init__(self, inner: midge.WeightFn) -> None:
+            super().__init__()
+            self.inner, self.context, self.input_size = inner, inner.context, inner.input_size
+
+        def scorer(self, frames, num_frames, states, linear=None):
+            return self.inner.scorer(frames / 2, num_frames, states)
+
+    context = midge.FullNGram(2, 1)
+    table = midge.TableWeights(context)
+    frames, rest = torch.randn(1, 4, 9), (torch.tensor([4]), torch.tensor([[1]]), torch.tensor([1]))
+    own = midge.RecognitionLattice(context, FRAME, Scaled(table))(frames, *rest)
+    expected = midge.RecognitionLattice(context, FRAME, table)(frames / 2, *rest)
+    torch.testing.assert_close(own, expected)

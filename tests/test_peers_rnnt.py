@@ -26,7 +26,7 @@ class GivenScores(midge.WeightFn):
         from midge.weights import Scorer
 
         positions = torch.arange(labels.shape[1] + 1).repeat(len(labels))
-        return Scorer(self._score, "given", self._num_columns, step=(frames,), state=(positions,))
+        return Scorer(self._score, self._num_columns, step=(frames,), state=(positions,))
 
     def _score(self, step, batch, state, shared, steps):
         table = step[0].unflatten(-1, (-1, self._num_columns))

@@ -144,3 +144,10 @@ def test_the_rnn_runs_once_per_parent_and_label():
 
     weights.scorer(torch.randn(2, 9, 3), torch.tensor([9, 9]), None, counted)
     assert rows == [1 + 4, 1, 4]  # the labels, then the parents of each level
+
+
+def test_weights_can_be_made_without_memory():
+    """On the meta device, as large models are laid out."""
+    with torch.device("meta"):
+        weights = midge.SharedRNNWeights(midge.FullNGram(4, 2), 3, 6, 5, 7)
+    assert weights.rnn.weight_hh_l0.is_meta

@@ -152,7 +152,7 @@ class GivenPredictor(WeightFn):
         outputs: [B, U + 1, hidden_size] predictor outputs after 0, 1, ... labels.
     """
 
-    embeds_states = True
+    kind = "joint"
 
     def __init__(self, context: FullHistory, hidden_size: int, outputs: Tensor) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ class FastLattice:
             return False
         if len(batch.frames) == 0:
             return False
-        if isinstance(self.alignment, LabelDependent):
+        if isinstance(self.alignment, LabelDependent) or self.weights.kind not in _SCORERS:
             return False
         if self.deduplicate and (not self.alignment.has_blank or self._repeats_without_arc):
             return False
@@ -131,11 +131,11 @@ class FastLattice:
         scorer, is_history = self._scorer(batch, what)
         context = self.context
         embedding = weight = bias = None
-        if scorer.kind == "joint":
+        if self.weights.kind == "joint":
             (embedding,), (weight, bias) = scorer.state, scorer.shared
             if is_history:
                 embedding = embedding.unflatten(0, (len(batch.frames), -1))
-        elif scorer.kind == "unshared":
+        elif self.weights.kind == "unshared":
             weight, bias = scorer.state
         kind, order, start, next_state, final = native.FULL_HISTORY, 0, 0, None, None
         num_states = 0
@@ -163,7 +163,7 @@ class FastLattice:
         if isinstance(self.alignment, LabelFrameDependent):
             k = self.alignment.max_labels_per_frame or 0
         choices = [
-            _SCORERS[scorer.kind],
+            _SCORERS[self.weights.kind],
             _NORMALIZATIONS[self.normalization],
             kind,
             self._alignment(batch, what),
@@ -206,7 +206,6 @@ class FastLattice:
             return (
                 Scorer(
                     scorer.score,
-                    scorer.kind,
                     scorer.num_elements,
                     scorer.step,
                     scorer.batch,
@@ -231,7 +230,7 @@ class FastLattice:
         if context.arc_mask is not None or context.final_weights is not None:
             return False
         num_positions = batch.labels.numel() + len(batch.labels)
-        return self.weights.embeds_states and context.num_states > num_positions
+        return self.weights.kind == "joint" and context.num_states > num_positions
 
 
 @dataclass(frozen=True)

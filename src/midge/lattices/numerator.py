@@ -157,7 +157,6 @@ class StringLattice:
         """The arcs of all positions and frames: [B, T, U + 1] each."""
         gathered = Scorer(
             score=scorer.score,
-            kind=scorer.kind,
             num_elements=scorer.num_elements,
             step=scorer.step,
             batch=scorer.batch,

@@ -68,7 +68,6 @@ class AttentionWeights(WeightFn):
         embedded = self._tree.run(self.embedding.weight, self.rnn, states, linear)
         return Scorer(
             self._score,
-            "attention",
             max(frames.shape[1], self.output.in_features, self.input_size),
             batch=(*self._keys_and_mask(frames, num_frames), self.attended(frames)),
             state=(self.query(embedded), self.history(embedded)),
@@ -96,7 +95,7 @@ class AttentionWeights(WeightFn):
             hidden = torch.tanh(self.history(output.squeeze(1)) + self.attended(attended))
             rows.append(self.output(hidden))
         table = torch.stack(rows, dim=1).flatten(0, 1)
-        return Scorer(_score_rows, "rows", table.shape[-1], state=(table,))
+        return Scorer(_score_rows, table.shape[-1], state=(table,))
 
     def _keys_and_mask(self, frames: Tensor, num_frames: Tensor) -> tuple[Tensor, Tensor]:
         """[B, T, hidden_size] keys, and [B, T] bool, True for real frames."""

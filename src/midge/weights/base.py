@@ -15,6 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -45,8 +46,6 @@ class Scorer:
         Tensor,
     ]
     """The function."""
-    kind: str
-    """What the function is: "joint", "unshared" or "table", which fast engines know; or another."""
     num_elements: int
     """Size of the largest intermediate per utterance, step and state: how large a piece may be."""
     step: tuple[Tensor, ...] = ()
@@ -75,8 +74,8 @@ class WeightFn(nn.Module, ABC):
     """The context dependency whose states it scores."""
     input_size: int
     """Size of a frame."""
-    embeds_states: bool = False
-    """Whether a joint network scores an embedding of the state."""
+    kind: Literal["joint", "unshared", "table", "other"] = "other"
+    """What its scorers compute, for engines that know some kinds and do them faster."""
     reads_all_frames: bool = False
     """Whether a score sees all frames (label-dependent lattices only) or those of its step."""
 

@@ -81,7 +81,8 @@ class StateTree:
         self._context = context
         self._all: _Layout | None = None
         if context.num_states <= _MAX_KEPT_STATES:
-            self._all = self._layout(torch.arange(context.num_states))
+            with torch.device("cpu"):  # also where parameters are made on another, or on none
+                self._all = self._layout(torch.arange(context.num_states))
 
     def run(
         self,

@@ -45,7 +45,6 @@ class Joint(nn.Module):
         embedded = linear(embedded, self.context_projection.weight)
         return Scorer(
             _score_joint,
-            "joint",
             max(self.output.out_features, self.output.in_features),
             step=(linear(frames, self.frame_projection.weight),),
             state=(embedded + self.hidden_bias,),
@@ -75,7 +74,7 @@ class SharedEmbeddingWeights(WeightFn):
         embedding_size: size of E_q.
     """
 
-    embeds_states = True
+    kind = "joint"
 
     def __init__(
         self, context: FiniteContext, input_size: int, hidden_size: int, embedding_size: int
@@ -118,7 +117,7 @@ class SharedRNNWeights(WeightFn):
         rnn_size: number of LSTM cells, the size of E_q.
     """
 
-    embeds_states = True
+    kind = "joint"
 
     def __init__(
         self,

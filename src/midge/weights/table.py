@@ -23,6 +23,8 @@ class TableWeights(WeightFn):
         context: the context dependency; must be finite.
     """
 
+    kind = "table"
+
     def __init__(self, context: FiniteContext) -> None:
         """Sets the sizes."""
         super().__init__()
@@ -41,7 +43,7 @@ class TableWeights(WeightFn):
         self._check_frames(frames)
         if states is None:
             states = torch.arange(self.input_size // self._num_columns, device=frames.device)
-        return Scorer(self._score, "table", self._num_columns, step=(frames,), state=(states,))
+        return Scorer(self._score, self._num_columns, step=(frames,), state=(states,))
 
     def _score(
         self,

@@ -20,6 +20,8 @@ class UnsharedWeights(WeightFn):
         input_size: size of a frame.
     """
 
+    kind = "unshared"
+
     def __init__(self, context: FiniteContext, input_size: int) -> None:
         """Draws the parameters."""
         super().__init__()
@@ -44,7 +46,7 @@ class UnsharedWeights(WeightFn):
         chosen: tuple[Tensor, Tensor] = (self.weight, self.bias)
         if states is not None:
             chosen = (self.weight[states], self.bias[states])
-        return Scorer(_score, "unshared", 1 + self.context.vocab_size, step=(frames,), state=chosen)
+        return Scorer(_score, 1 + self.context.vocab_size, step=(frames,), state=chosen)
 
 
 def _score(
