@@ -306,3 +306,11 @@ def test_a_weight_function_of_ones_own_goes_the_readable_way():
     own = midge.RecognitionLattice(context, FRAME, Scaled(table))(frames, *rest)
     expected = midge.RecognitionLattice(context, FRAME, table)(frames / 2, *rest)
     torch.testing.assert_close(own, expected)
+
+
+def test_second_derivative_is_refused_clearly():
+    lattice, frames, rest = medium("embedding", "global", FRAME, False)
+    x = frames.requires_grad_()
+    (gradient,) = torch.autograd.grad(lattice(x, *rest).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        gradient.square().sum().backward()

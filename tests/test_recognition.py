@@ -298,11 +298,12 @@ def test_pieces_do_not_change_the_result(monkeypatch):
                 torch.testing.assert_close(one, two, **EXACT)
 
 
-def test_a_local_loss_runs_the_rnn_over_visited_states_alone():
+@pytest.mark.parametrize("alignment", [midge.FrameDependent(), midge.LabelFrameDependent(1)])
+def test_a_local_loss_runs_the_rnn_over_visited_states_alone(alignment):
     """A vocabulary whose 2-gram context has a million states."""
     context = midge.FullNGram(1000, 2)
     weights = midge.SharedRNNWeights(context, 4, 8, 4, 4)
-    lattice = midge.RecognitionLattice(context, midge.FrameDependent(), weights, "hat")
+    lattice = midge.RecognitionLattice(context, alignment, weights, "hat")
     loss = lattice(
         torch.randn(2, 6, 4),
         torch.tensor([6, 6]),

@@ -64,21 +64,8 @@ def _asked(what: int) -> list[bool]:
 
 
 @distances.register_fake
-def _(
-    x: Tensor,
-    embedding: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    num_frames: Tensor,
-    labels: Tensor | None,
-    num_labels: Tensor | None,
-    next_state: Tensor | None,
-    final_weight: Tensor | None,
-    num_states: int,
-    vocab_size: int,
-    choices: list[int],
-    what: int,
-) -> tuple[Tensor, ...]:
+def _(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    what: int = rest[-1]
     values = [
         x.new_empty(x.shape[0] if asked else 0, dtype=torch.float64) for asked in _asked(what)
     ]
@@ -131,25 +118,8 @@ def distances_backward(
 
 
 @distances_backward.register_fake
-def _(
-    grads: list[Tensor],
-    kept: Tensor,
-    x: Tensor,
-    embedding: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    num_frames: Tensor,
-    labels: Tensor | None,
-    num_labels: Tensor | None,
-    next_state: Tensor | None,
-    final_weight: Tensor | None,
-    num_states: int,
-    vocab_size: int,
-    choices: list[int],
-    what: int,
-    needed: list[bool],
-) -> tuple[Tensor, ...]:
-    inputs = (x, embedding, weight, bias)
+def _(grads: list[Tensor], kept: Tensor, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    inputs, needed = (x, *rest[:3]), rest[-1]
     return tuple(
         torch.empty_like(t) if t is not None and wanted else x.new_empty(0)
         for t, wanted in zip(inputs, needed, strict=True)
@@ -223,6 +193,7 @@ def _linear_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor | 
 
 
 linear.register_autograd(_linear_gradients, setup_context=_save_linear)
+linear_backward.register_autograd(_refuse)
 
 
 def marginals(problem: Problem) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ frames, and the weight functions without attention; the rest goes the readable w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -22,6 +22,7 @@ from midge.lattices.paths import Path
 from midge.weights import Normalization, Scorer, WeightFn
 
 _SCORERS = {"joint": native.JOINT, "unshared": native.UNSHARED, "table": native.TABLE}
+_MAX_EMBEDDED_STATES = 2**16
 _NORMALIZATIONS = {"global": native.GLOBAL, "softmax": native.SOFTMAX, "hat": native.HAT}
 
 
@@ -40,8 +41,8 @@ class FastLattice:
     deduplicate: bool
     """Whether the CTC transducer stands between."""
 
-    def serves(self, batch: Batch) -> bool:
-        """Whether the engine can take a batch."""
+    def serves(self, batch: Batch, what: int) -> bool:
+        """Whether the engine can take a batch, and should."""
         if batch.frames.dtype != torch.float32 or batch.frames.device.type != "cpu":
             return False
         if len(batch.frames) == 0:
@@ -54,6 +55,8 @@ class FastLattice:
         if not is_finite and (
             self.deduplicate or self._alignment(batch, native.NUMERATOR) == native.K_CONSTRAINED
         ):
+            return False
+        if is_finite and not what & native.LOG_Z and self._embeds_too_much(batch, what):
             return False
         return use_native()
 
@@ -203,19 +206,18 @@ class FastLattice:
             visited, position = states.unique(return_inverse=True)
             scorer = self.weights.scorer(batch.frames, batch.num_frames, visited, operators.linear)
             state = tuple(x[position.flatten()] for x in scorer.state)
-            return (
-                Scorer(
-                    scorer.score,
-                    scorer.num_elements,
-                    scorer.step,
-                    scorer.batch,
-                    state,
-                    scorer.shared,
-                ),
-                True,
-            )
+            return replace(scorer, state=state), True
         scorer = self.weights.scorer(batch.frames, batch.num_frames, None, operators.linear)
         return scorer, False
+
+    def _embeds_too_much(self, batch: Batch, what: int) -> bool:
+        """Whether a loss along labels would have to embed far more states than it visits."""
+        context = self.context
+        assert isinstance(context, FiniteContext)
+        is_large = context.num_states > _MAX_EMBEDDED_STATES
+        return (
+            self.weights.kind == "joint" and is_large and not self._prefers_positions(batch, what)
+        )
 
     def _prefers_positions(self, batch: Batch, what: int) -> bool:
         """Whether a loss along labels should embed the states it visits and no others."""

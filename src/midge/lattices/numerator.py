@@ -8,7 +8,7 @@ once per distinct context state of an utterance, of which there are often far fe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -155,14 +155,7 @@ class StringLattice:
 
     def _collected(self, scorer: Scorer, num_frames: Tensor, strings: StringBatch) -> Arcs:
         """The arcs of all positions and frames: [B, T, U + 1] each."""
-        gathered = Scorer(
-            score=scorer.score,
-            num_elements=scorer.num_elements,
-            step=scorer.step,
-            batch=scorer.batch,
-            state=tuple(x[strings.rows] for x in scorer.state),
-            shared=scorer.shared,
-        )
+        gathered = replace(scorer, state=tuple(x[strings.rows] for x in scorer.state))
         longest = int(num_frames.max()) if len(num_frames) else 0
         source = scored_source(
             gathered, longest, strings.rows.numel(), lambda scores: self._select(scores, strings)

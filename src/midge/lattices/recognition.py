@@ -117,8 +117,8 @@ class RecognitionLattice(nn.Module):
         if batch.labels is None:
             raise ValueError("labels and num_labels should be given")
         whole = self.needs_denominator
-        if self._is_fast(batch):
-            what = native.NUMERATOR | (native.LOG_Z if whole else 0)
+        what = native.NUMERATOR | (native.LOG_Z if whole else 0)
+        if self._is_fast(batch, what):
             with _exact(batch):
                 denominator, numerator, _, _ = self._fast.distances(batch, what)
             losses = _loss(denominator if whole else None, numerator)
@@ -392,10 +392,12 @@ class RecognitionLattice(nn.Module):
             )
         return checked_batch(frames, num_frames, labels, num_labels, self.context.vocab_size)
 
-    def _is_fast(self, batch: Batch) -> bool:
-        """Whether the native engine takes the batch."""
+    def _is_fast(self, batch: Batch, what: int | None = None) -> bool:
+        """Whether the native engine takes the batch; by default for A, or A ∩ y with labels."""
         self._check_frames(batch)
-        return self._fast.serves(batch)
+        if what is None:
+            what = native.LOG_Z if batch.labels is None else native.NUMERATOR
+        return self._fast.serves(batch, what)
 
     def _max_num_steps(self, batch: Batch) -> int:
         """The size of a result's time dim."""
