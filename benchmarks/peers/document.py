@@ -71,7 +71,8 @@ parameters take, in MB of 2^20 bytes. Beside a peer's number stands how many tim
 *LAST* is [google-research/last](https://github.com/google-research/last), compiled beforehand;
 *LAST tuned* has the gradients of its two projections moved out of its loops. LAST has no unshared
 weight function: a subclass of its `WeightFn` stands in. Its k-constrained lattice loses
-probability under local normalization; those losses were compared on the lattice that does not.
+probability under local normalization; those losses were compared on the lattice that does not. A
+row that is not here has not been measured.
 """
 
 
@@ -103,6 +104,8 @@ def measure_rows(
     """Measures the rows that the store does not have."""
     done = store.results(part)
     missing = [row for row in wanted if row not in [each.row for each in done]]
+    # Rows with a claim of their own first: an interrupted run has measured what matters most.
+    missing.sort(key=lambda row: (not any(each.matches(row) for each in WANTED), row.alignment))
     total = contest.num_measurements(missing, peers, rounds)
     with Progress(total, f"{part} shape", unit="measurements") as progress:
         for row in missing:
