@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import os
 import subprocess
 import sys
 
@@ -231,7 +233,7 @@ def test_other_instruction_sets_agree(name):
     for environment in ({}, {"MIDGE_VARIANT": name}):
         result = subprocess.run(
             [sys.executable, "-c", code],
-            env={**__import__("os").environ, **environment},
+            env={**os.environ, **environment},
             check=True,
             capture_output=True,
             text=True,
@@ -314,3 +316,16 @@ def test_second_derivative_is_refused_clearly():
     (gradient,) = torch.autograd.grad(lattice(x, *rest).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="no second derivative"):
         gradient.square().sum().backward()
+
+
+def test_copies_and_replaced_weights_are_used():
+    lattice, frames, rest = medium("embedding", "global", FRAME, False)
+    loss = lattice(frames, *rest)
+    twin = copy.deepcopy(lattice)
+    with torch.no_grad():
+        twin.weights.joint.output.weight.mul_(2)
+    assert torch.equal(lattice(frames, *rest), loss)
+    assert not torch.equal(twin(frames, *rest), loss)
+    other, _, _ = medium("rnn", "global", FRAME, False)
+    lattice.weights = other.weights
+    torch.testing.assert_close(lattice(frames, *rest), other(frames, *rest))

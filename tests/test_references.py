@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 import midge
+from oracles import all_label_sequences
 from tolerances import EXACT
 
 
@@ -190,3 +191,28 @@ def test_pushed_frames_make_a_local_model_of_the_same_distribution():
     two = midge.RecognitionLattice(context, midge.LabelFrameDependent(1), weights)
     with pytest.raises(ValueError, match="frame-dependent"):
         two.push(frames, num_frames).as_frames()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("normalization", ["softmax", "hat"])
+@pytest.mark.parametrize(
+    "alignment, most, deduplicate",
+    [
+        (midge.FrameDependent(), 2, False),
+        (midge.FrameDependent(), 2, True),
+        (midge.LabelFrameDependent(1), 2, False),
+        (midge.LabelFrameDependent(2), 4, False),
+    ],
+)
+def test_full_history_sums_to_one(alignment, most, deduplicate, normalization, dtype):
+    """All label sequences that fit into two frames, by both engines."""
+    torch.manual_seed(0)
+    context = midge.FullHistory(2)
+    weights = midge.SharedRNNWeights(context, 3, hidden_size=4, embedding_size=4, rnn_size=4)
+    lattice = midge.RecognitionLattice(context, alignment, weights, normalization, deduplicate)
+    sequences = list(all_label_sequences(2, most))
+    labels = torch.tensor([[*each, *[0] * (most - len(each))] for each in sequences])
+    num_labels = torch.tensor([len(each) for each in sequences])
+    frames = torch.randn(1, 2, 3, dtype=dtype).expand(len(sequences), -1, -1)
+    loss = lattice.to(dtype)(frames, torch.full_like(num_labels, 2), labels, num_labels)
+    assert float((-loss).exp().sum().detach()) == pytest.approx(1.0, abs=1e-5)

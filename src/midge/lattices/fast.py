@@ -8,7 +8,6 @@ frames, and the weight functions without attention; the rest goes the readable w
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -40,6 +39,8 @@ class FastLattice:
     """How scores become weights."""
     deduplicate: bool
     """Whether the CTC transducer stands between."""
+    has_lone_repeats: bool
+    """What `has_lone_repeats` says of the context."""
 
     def serves(self, batch: Batch, what: int) -> bool:
         """Whether the engine can take a batch, and should."""
@@ -49,7 +50,7 @@ class FastLattice:
             return False
         if isinstance(self.alignment, LabelDependent) or self.weights.kind not in _SCORERS:
             return False
-        if self.deduplicate and (not self.alignment.has_blank or self._repeats_without_arc):
+        if self.deduplicate and (not self.alignment.has_blank or self.has_lone_repeats):
             return False
         is_finite = isinstance(self.context, FiniteContext)
         if not is_finite and (
@@ -59,18 +60,6 @@ class FastLattice:
         if is_finite and not what & native.LOG_Z and self._embeds_too_much(batch, what):
             return False
         return use_native()
-
-    @cached_property
-    def _repeats_without_arc(self) -> bool:
-        """Whether a label enters a state from which the context has no arc for it.
-
-        Its repeat is then an arc that leaves (q, y) alone, which the engine does not know.
-        """
-        context = self.context
-        if not isinstance(context, FiniteContext) or context.arc_mask is None:
-            return False
-        _, slot = entering_labels(context)
-        return bool(((slot > 0) & ~context.arc_mask).any())
 
     @property
     def serves_marginals(self) -> bool:
@@ -233,6 +222,18 @@ class FastLattice:
             return False
         num_positions = batch.labels.numel() + len(batch.labels)
         return self.weights.kind == "joint" and context.num_states > num_positions
+
+
+def has_lone_repeats(context: ContextDependency) -> bool:
+    """Whether a label enters a state from which the context has no arc for it.
+
+    With deduplication its repeat is then an arc that leaves (q, y) alone, which the engine does not
+    know.
+    """
+    if not isinstance(context, FiniteContext) or context.arc_mask is None:
+        return False
+    _, slot = entering_labels(context)
+    return bool(((slot > 0) & ~context.arc_mask).any())
 
 
 @dataclass(frozen=True)

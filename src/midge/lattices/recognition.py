@@ -13,7 +13,7 @@ from midge.alignments import AlignmentLattice, LabelDependent, LabelFrameDepende
 from midge.contexts import ContextDependency, FiniteContext, FullHistory
 from midge.kernels import native
 from midge.lattices.batches import Batch, checked_batch
-from midge.lattices.fast import FastLattice
+from midge.lattices.fast import FastLattice, has_lone_repeats
 from midge.lattices.marginals import (
     ArcMarginals,
     scatter_positions,
@@ -90,7 +90,7 @@ class RecognitionLattice(nn.Module):
         self.weights = weights
         self.normalization = normalization
         self.deduplicate = deduplicate
-        self._fast = FastLattice(context, alignment, weights, normalization, deduplicate)
+        self._has_lone_repeats = deduplicate and has_lone_repeats(context)
         self._strings = StringLattice(context, alignment, normalization, deduplicate)
         self.needs_denominator = _needs_denominator(context, alignment, normalization)
         """Whether log Z may differ from 0, so that the loss has to compute it."""
@@ -391,6 +391,18 @@ class RecognitionLattice(nn.Module):
                 "(FullNGram) with a finite max_labels_per_frame"
             )
         return checked_batch(frames, num_frames, labels, num_labels, self.context.vocab_size)
+
+    @property
+    def _fast(self) -> FastLattice:
+        """The lattice as the native engine sees it; made anew, since `weights` may be replaced."""
+        return FastLattice(
+            self.context,
+            self.alignment,
+            self.weights,
+            self.normalization,
+            self.deduplicate,
+            self._has_lone_repeats,
+        )
 
     def _is_fast(self, batch: Batch, what: int | None = None) -> bool:
         """Whether the native engine takes the batch; by default for A, or A ∩ y with labels."""
