@@ -329,3 +329,10 @@ def test_copies_and_replaced_weights_are_used():
     other, _, _ = medium("rnn", "global", FRAME, False)
     lattice.weights = other.weights
     torch.testing.assert_close(lattice(frames, *rest), other(frames, *rest))
+
+
+@pytest.mark.parametrize("content", [b"", b"not a library"])
+def test_a_broken_library_is_none(monkeypatch, tmp_path, content):
+    (tmp_path / "_engine.so").write_bytes(content)
+    monkeypatch.setattr(kernels.native, "__file__", str(tmp_path / "native.py"))
+    assert kernels.native.library.__wrapped__() is None

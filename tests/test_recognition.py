@@ -447,3 +447,19 @@ def test_labels_of_a_path_nest_like_the_batch():
         path.alignment_labels, path.alignment_frames, path.num_alignment_labels, path.weight, True
     )
     assert merged.labels() == [[1, 1], [2]]
+
+
+@pytest.mark.parametrize("case", SOME[::2], ids=str)
+def test_every_result_has_the_type_of_the_frames(case: Case):
+    """Whichever engine computed it, and however wide it summed."""
+    lattice = case.lattice()
+    count, labels, one = torch.tensor([2]), torch.tensor([[1]]), torch.tensor([1])
+    for dtype in (torch.float32, torch.float64):
+        frames = random_frames(case, 1, seed=9).nan_to_num(neginf=-1.0).to(dtype)
+        for given in ((), (labels, one)):
+            marginals = lattice.arc_marginals(frames, count, *given)
+            assert marginals.blank.dtype == marginals.lexical.dtype == dtype
+            assert lattice.shortest_path(frames, count, *given).weight.dtype == dtype
+            assert lattice.entropy(frames, count, *given).dtype == dtype
+        assert lattice.sample(frames, count, 2).weight.dtype == dtype
+        assert lattice.push(frames, count).blank.dtype == dtype

@@ -42,9 +42,10 @@ def _is_there() -> bool:
     if native.library() is not None:
         return True
     warnings.warn(
-        "midge's native engine was not built (no C++ compiler was found when midge was installed), "
-        "so that lattices are computed in PyTorch, many times slower. Install a compiler and "
-        "install midge again; MIDGE_ENGINE=reference silences this.",
+        "midge's native engine was not built or does not load (no C++ compiler when midge was "
+        "installed, or sources newer than the build), so that lattices are computed in PyTorch, "
+        "many times slower. With a compiler, install midge again; MIDGE_ENGINE=reference silences "
+        "this.",
         RuntimeWarning,
         stacklevel=2,
     )

@@ -55,14 +55,18 @@ class _Struct(ctypes.Structure):
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The loaded library; None where it was not built or does not load."""
+    """The loaded library; None where it was not built, does not load, or is of an older midge."""
     found = sorted(Path(__file__).parent.glob("_engine*.so"))
     if not found:
         return None
     try:
-        loaded = ctypes.CDLL(str(found[-1]))
-    except OSError:
+        return _declared(ctypes.CDLL(str(found[-1])))
+    except (OSError, AttributeError):
         return None
+
+
+def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
+    """The library with the types of its functions."""
     pointer, int32 = ctypes.c_void_p, ctypes.c_int32
     functions = {"forward": 5, "backward": 9, "marginals": 3, "chain_marginals": 4, "best_path": 4}
     for name, num_pointers in functions.items():

@@ -301,8 +301,10 @@ class RecognitionLattice(nn.Module):
                     parts = [self._fast_marginals(batch)]
             else:
                 parts = self._map_parts(batch, marginals)
-            blank = torch.cat([blank for blank, _ in parts])
-            lexical = torch.cat([lexical for _, lexical in parts])
+            # Along labels the readable engine sums in float64.
+            dtype = batch.frames.dtype
+            blank = torch.cat([blank for blank, _ in parts]).to(dtype)
+            lexical = torch.cat([lexical for _, lexical in parts]).to(dtype)
         return ArcMarginals(batch.unflatten(blank), batch.unflatten(lexical))
 
     def _fast_marginals(self, batch: Batch) -> tuple[Tensor, Tensor]:
