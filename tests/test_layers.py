@@ -22,6 +22,7 @@ LAYERS = (
     "automata",
     "drawing",
     "progress",
+    "configuration",
     "audio",
     "tokens",
     "encoders",

@@ -1,0 +1,2 @@
+"""x"""
+from midge.models.parts import NAMED_MODELS, ModelParts, named_model
