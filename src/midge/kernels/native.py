@@ -40,6 +40,7 @@ _POINTERS = (
     "num_frames",
     "num_labels",
     "label_ids",
+    "label_bonus",
 )
 CHOICES = _CHOICES
 """The integers that describe a problem, in the order of the C struct."""
@@ -103,6 +104,7 @@ class Problem:
         num_labels: [B] int64.
         next_state: [S, V] int32, for a table context.
         final_weight: [S] float32.
+        label_bonus: [B, T] float32 added to the numerator's new labels at each frame.
         num_states: S; 0 with full history.
         vocab_size: V.
         choices: the integers of `CHOICES`.
@@ -119,6 +121,7 @@ class Problem:
         num_labels: Tensor | None,
         next_state: Tensor | None,
         final_weight: Tensor | None,
+        label_bonus: Tensor | None,
         num_states: int,
         vocab_size: int,
         choices: list[int],
@@ -129,7 +132,7 @@ class Problem:
         self.inputs = [None if t is None else t.contiguous() for t in (x, embedding, weight, bias)]
         others = [
             None if t is None else t.contiguous()
-            for t in (next_state, final_weight, num_frames, num_labels, labels)
+            for t in (next_state, final_weight, num_frames, num_labels, labels, label_bonus)
         ]
         self._tensors = [*others[:2], *self.inputs, *others[2:]]
         sizes = (self.batch_size, self.num_frames, num_states, vocab_size, size, self.num_labels)

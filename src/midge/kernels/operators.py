@@ -26,6 +26,7 @@ def distances(
     num_labels: Tensor | None,
     next_state: Tensor | None,
     final_weight: Tensor | None,
+    label_bonus: Tensor | None,
     num_states: int,
     vocab_size: int,
     choices: list[int],
@@ -42,6 +43,7 @@ def distances(
         num_labels,
         next_state,
         final_weight,
+        label_bonus,
         num_states,
         vocab_size,
         choices,
@@ -86,6 +88,7 @@ def distances_backward(
     num_labels: Tensor | None,
     next_state: Tensor | None,
     final_weight: Tensor | None,
+    label_bonus: Tensor | None,
     num_states: int,
     vocab_size: int,
     choices: list[int],
@@ -103,6 +106,7 @@ def distances_backward(
         num_labels,
         next_state,
         final_weight,
+        label_bonus,
         num_states,
         vocab_size,
         choices,
@@ -127,7 +131,7 @@ def _(grads: list[Tensor], kept: Tensor, x: Tensor, *rest: Any) -> tuple[Tensor,
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    tensors, ctx.rest = inputs[:9], inputs[9:]
+    tensors, ctx.rest = inputs[:10], inputs[10:]
     ctx.save_for_backward(output[4], *tensors)
 
 
@@ -136,7 +140,7 @@ def _gradients(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     needed = [bool(wanted) for wanted in ctx.needs_input_grad[:4]]
     found = distances_backward(list(grads[:4]), kept, *tensors, *ctx.rest, needed)
     gradients = [t if wanted else None for t, wanted in zip(found, needed, strict=True)]
-    return (*gradients, *[None] * 9)
+    return (*gradients, *[None] * 10)
 
 
 def _refuse(ctx: Any, *grads: Tensor) -> Any:

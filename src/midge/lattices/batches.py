@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,6 +23,20 @@ class Batch:
     """[B, max_num_labels] int64, 0 on padding; None if none were given."""
     num_labels: Tensor | None = None
     """[B] int64."""
+    label_bonus: Tensor | None = None
+    """[B, max_num_frames] what to add to the weight of a new label at each frame of A ∩ y."""
+
+    def with_label_bonus(self, label_bonus: Tensor) -> Batch:
+        """The same with `label_bonus` [*batch, max_num_frames], checked."""
+        wanted = (*self.shape, self.frames.shape[1])
+        if not label_bonus.is_floating_point() or tuple(label_bonus.shape) != wanted:
+            raise ValueError(
+                f"label_bonus should be floating point {list(wanted)}, "
+                f"got {label_bonus.dtype} {list(label_bonus.shape)}"
+            )
+        flat = label_bonus.detach().reshape(self.frames.shape[:2]).to(self.frames.dtype)
+        is_real = torch.arange(flat.shape[1], device=flat.device) < self.num_frames[:, None]
+        return replace(self, label_bonus=flat.masked_fill(~is_real, 0.0))
 
     def unflatten(self, x: Tensor, dim: int = 0) -> Tensor:
         """Puts the batch dims back in the place of dim."""

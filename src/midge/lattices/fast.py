@@ -103,7 +103,7 @@ class FastLattice:
             inputs = self._inputs(batch, what)
         x, embedding, weight, bias, num_frames, *rest = inputs.tensors
         assert x is not None and num_frames is not None
-        labels, num_labels, next_state, final_weight = rest
+        labels, num_labels, next_state, final_weight, label_bonus = rest
         return native.Problem(
             x,
             embedding,
@@ -114,6 +114,7 @@ class FastLattice:
             num_labels,
             next_state,
             final_weight,
+            label_bonus,
             *inputs.numbers,
             inputs.choices,
         )
@@ -150,6 +151,7 @@ class FastLattice:
             batch.num_labels,
             next_state,
             final,
+            batch.label_bonus,
         )
         k = 0
         if isinstance(self.alignment, LabelFrameDependent):

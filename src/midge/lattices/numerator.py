@@ -45,6 +45,8 @@ class StringBatch:
     """[B, R] which entry of the scorer's states each of an utterance's distinct states is."""
     row_of_position: Tensor
     """[B, U + 1] which of its utterance's rows a position uses."""
+    label_bonus: Tensor | None = None
+    """[B, T] further weight of a new label at each frame."""
 
     @property
     def next_label(self) -> Tensor:
@@ -68,6 +70,7 @@ class StringBatch:
             states=self.states[first:last, : longest + 1],
             rows=self.rows[first:last, :num_rows],
             row_of_position=row_of_position,
+            label_bonus=None if self.label_bonus is None else self.label_bonus[first:last],
         )
 
 
@@ -162,7 +165,11 @@ class StringLattice:
         )
         names: list[str] = []
         values = CollectedArcs.apply(source, names, *source.inputs)
-        return Arcs(**dict(zip(names, values, strict=True)))
+        arcs = Arcs(**dict(zip(names, values, strict=True)))
+        if strings.label_bonus is None:
+            return arcs
+        bonus = strings.label_bonus[:, :longest, None, None]
+        return replace(arcs, lexical=arcs.lexical + bonus)
 
     def _select(self, scores: Tensor, strings: StringBatch) -> Arcs:
         """Scores [B, n, R, 1 + V] of distinct states -> arcs [B, n, U + 1] of positions."""

@@ -99,7 +99,12 @@ class RecognitionLattice(nn.Module):
             self._whole = WholeLattice(context, alignment, normalization, deduplicate)
 
     def forward(
-        self, frames: Tensor, num_frames: Tensor, labels: Tensor, num_labels: Tensor
+        self,
+        frames: Tensor,
+        num_frames: Tensor,
+        labels: Tensor,
+        num_labels: Tensor,
+        label_bonus: Tensor | None = None,
     ) -> Tensor:
         """The sequence loss.
 
@@ -108,6 +113,9 @@ class RecognitionLattice(nn.Module):
             num_frames: [*batch] integers.
             labels: [*batch, max_num_labels] integers in 1..vocab_size.
             num_labels: [*batch] integers.
+            label_bonus: [*batch, max_num_frames] constants: alignments count exp(the sum of the
+                bonuses of the frames that emit their labels) times in the numerator, so that a
+                falling bonus makes late labels costly. A repeat, with deduplication, has none.
 
         Returns:
             [*batch] -log P(labels | frames), in nats; +inf, with zero gradient, for labels that
@@ -116,6 +124,10 @@ class RecognitionLattice(nn.Module):
         batch = checked_batch(frames, num_frames, labels, num_labels, self.context.vocab_size)
         if batch.labels is None:
             raise ValueError("labels and num_labels should be given")
+        if label_bonus is not None:
+            if isinstance(self.alignment, LabelDependent):
+                raise ValueError("label_bonus is for lattices that move along frames")
+            batch = batch.with_label_bonus(label_bonus)
         whole = self.needs_denominator
         what = native.NUMERATOR | (native.LOG_Z if whole else 0)
         if self._is_fast(batch, what):
@@ -483,15 +495,20 @@ class RecognitionLattice(nn.Module):
             rows = torch.arange(size[0] * size[1], device=labels.device).view(size)
             position = torch.arange(size[1], device=labels.device).expand(size)
             scorer = self.weights.history_scorer(batch.frames, batch.num_frames, labels)
-            return scorer, StringBatch(labels, num_labels, position, rows, position)
+            strings = StringBatch(labels, num_labels, position, rows, position, batch.label_bonus)
+            return scorer, strings
         states = self.context.walk_states(labels)
         rows, row_of_position = distinct_states(states.clamp(min=0))
         if all_states is not None:
-            return all_states, StringBatch(labels, num_labels, states, rows, row_of_position)
+            return all_states, StringBatch(
+                labels, num_labels, states, rows, row_of_position, batch.label_bonus
+            )
         visited = rows.unique()
         scorer = self.weights.scorer(batch.frames, batch.num_frames, visited)
         rows = torch.searchsorted(visited, rows)
-        return scorer, StringBatch(labels, num_labels, states, rows, row_of_position)
+        return scorer, StringBatch(
+            labels, num_labels, states, rows, row_of_position, batch.label_bonus
+        )
 
     def _check_frames(self, batch: Batch) -> None:
         """Checks what only shows with an input."""

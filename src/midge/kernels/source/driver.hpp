@@ -233,11 +233,12 @@ struct Driver {
     const int64_t* ids = p.label_ids + fr.b * p.labels;
     const int32_t* row = labels.row.data + fr.b * labels.U1;
     const i64 U = p.num_labels[fr.b], U1 = labels.U1;
+    const float bonus = p.label_bonus ? p.label_bonus[fr.b * p.frames + fr.t] : 0.f;
     for (i64 u = 0; u <= U; u++) {
       const float* r = w + row[u] * C;
       const bool on = chunk.active[fr.first_row + row[u]];
       out[u] = on ? r[0] : NEG_INF;
-      out[U1 + u] = on && u < U ? r[ids[u]] : NEG_INF;
+      out[U1 + u] = on && u < U ? r[ids[u]] + bonus : NEG_INF;
       if (p.deduplicate) out[2 * U1 + u] = on && u ? r[ids[u - 1]] : NEG_INF;
     }
   }

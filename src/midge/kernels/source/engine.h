@@ -32,6 +32,7 @@ typedef struct midge_problem {
   const int64_t* num_frames;             /* [B] */
   const int64_t* num_labels;             /* [B]; needed for NUMERATOR and FULL_HISTORY */
   const int64_t* label_ids;              /* [B, U]; labels outside 1..V make the numerator -inf */
+  const float* label_bonus;              /* [B, T] added to the numerator's new labels at each frame, or NULL */
 } midge_problem;
 
 /* Bytes of the caller's buffer that forward fills for backward (and best_path for the walk). 64-byte aligned or not. */
