@@ -336,3 +336,17 @@ def test_a_broken_library_is_none(monkeypatch, tmp_path, content):
     (tmp_path / "_engine.so").write_bytes(content)
     monkeypatch.setattr(kernels.native, "__file__", str(tmp_path / "native.py"))
     assert kernels.native.library.__wrapped__() is None
+
+
+def test_paths_of_a_batch_in_parts(monkeypatch):
+    """A large batch is searched a few utterances at a time, whatever its dims."""
+    torch.manual_seed(0)
+    context = midge.FullNGram(3, 2)
+    weights = midge.SharedRNNWeights(context, 4, 8, 3, 5)
+    lattice = midge.RecognitionLattice(context, midge.FrameDependent(), weights)
+    frames, num_frames = torch.randn(3, 3, 5, 4), torch.randint(0, 6, (3, 3))
+    whole = lattice.shortest_path(frames, num_frames)
+    monkeypatch.setattr("midge.lattices.fast._PART_FRAMES", 10)
+    parts = lattice.shortest_path(frames, num_frames)
+    assert parts.labels() == whole.labels()
+    assert torch.equal(parts.weight, whole.weight)

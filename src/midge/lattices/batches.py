@@ -38,6 +38,12 @@ class Batch:
         is_real = torch.arange(flat.shape[1], device=flat.device) < self.num_frames[:, None]
         return replace(self, label_bonus=flat.masked_fill(~is_real, 0.0))
 
+    def split(self, size: int) -> list[Batch]:
+        """Parts of at most so many utterances, with one batch dim."""
+        tensors = (self.frames, self.num_frames, self.labels, self.num_labels, self.label_bonus)
+        parts = [[None] * len(self.frames) if x is None else x.split(size) for x in tensors]
+        return [Batch((len(part[0]),), *part) for part in zip(*parts, strict=False)]
+
     def unflatten(self, x: Tensor, dim: int = 0) -> Tensor:
         """Puts the batch dims back in the place of dim."""
         return x.reshape((*x.shape[:dim], *self.shape, *x.shape[dim + 1 :]))

@@ -22,6 +22,7 @@ from midge.weights import Normalization, Scorer, WeightFn
 
 _SCORERS = {"joint": native.JOINT, "unshared": native.UNSHARED, "table": native.TABLE}
 _MAX_EMBEDDED_STATES = 2**16
+_PART_FRAMES = 2**13
 _NORMALIZATIONS = {"global": native.GLOBAL, "softmax": native.SOFTMAX, "hat": native.HAT}
 
 
@@ -82,13 +83,22 @@ class FastLattice:
         )
         return log_z, log_numerator, entropy_z, entropy_numerator
 
-    def best_path(self, batch: Batch) -> Path:
+    def _best_path(self, batch: Batch) -> Path:
         """The best path, or with labels the best alignment."""
         what = native.LOG_Z if batch.labels is None else native.NUMERATOR
         problem = self._problem(batch, what)
         weight, length, labels, frames = operators.best_path(problem, what)
         size = int(length.max()) if length.numel() else 0
         return Path(labels[:, :size], frames[:, :size], length, weight.float(), self.deduplicate)
+
+    def best_paths(self, batch: Batch) -> list[Path]:
+        """The best paths of parts of the batch, in order.
+
+        A search keeps nothing of the projected frames, so those of some utterances at a time will
+        do.
+        """
+        size = max(_PART_FRAMES // max(batch.frames.shape[1], 1), 2)
+        return [self._best_path(part) for part in batch.split(size)]
 
     def whole_marginals(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """[B, T, Q] blank and [B, T, Q, V] label posteriors of A."""

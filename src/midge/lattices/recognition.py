@@ -236,7 +236,7 @@ class RecognitionLattice(nn.Module):
         with torch.no_grad():
             if self._is_fast(batch):
                 with _exact(batch):
-                    paths = [self._fast.best_path(batch)]
+                    paths = self._fast.best_paths(batch)
             else:
                 paths = self._map_parts(batch, path)
             return merge_paths(paths, batch.unflatten)
