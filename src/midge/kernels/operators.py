@@ -133,12 +133,15 @@ def _(grads: list[Tensor], kept: Tensor, x: Tensor, *rest: Any) -> tuple[Tensor,
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     tensors, ctx.rest = inputs[:10], inputs[10:]
     ctx.save_for_backward(output[4], *tensors)
+    ctx.set_materialize_grads(False)  # what was kept would get a gradient of zeros of its size
 
 
-def _gradients(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     kept, *tensors = ctx.saved_tensors
     needed = [bool(wanted) for wanted in ctx.needs_input_grad[:4]]
-    found = distances_backward(list(grads[:4]), kept, *tensors, *ctx.rest, needed)
+    nothing = kept.new_empty(0, dtype=torch.float64)
+    upstream = [nothing if grad is None else grad for grad in grads[:4]]
+    found = distances_backward(upstream, kept, *tensors, *ctx.rest, needed)
     gradients = [t if wanted else None for t, wanted in zip(found, needed, strict=True)]
     return (*gradients, *[None] * 10)
 
