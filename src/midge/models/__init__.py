@@ -1,2 +1,22 @@
-"""x"""
+"""Models: the paper's as choices of three parts, and recognizers from audio to words."""
+
 from midge.models.parts import NAMED_MODELS, ModelParts, named_model
+from midge.models.recognizer import (
+    LatticeConfig,
+    Recognizer,
+    RecognizerConfig,
+    load,
+)
+from midge.models.transcripts import TimedWord, Transcript
+
+__all__ = [
+    "NAMED_MODELS",
+    "LatticeConfig",
+    "ModelParts",
+    "Recognizer",
+    "RecognizerConfig",
+    "TimedWord",
+    "Transcript",
+    "load",
+    "named_model",
+]
