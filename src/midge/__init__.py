@@ -6,6 +6,7 @@ from midge.alignments import (
     LabelDependent,
     LabelFrameDependent,
 )
+from midge.audio import FrontEnd, FrontEndConfig
 from midge.automata import Arc, Automaton, fst_symbols, to_fst
 from midge.contexts import (
     BLANK,
@@ -17,9 +18,28 @@ from midge.contexts import (
     clustered_context,
     variable_length_context,
 )
+from midge.decoding import LabelSequence, SumPath, sum_path
 from midge.drawing import draw
-from midge.lattices import ArcMarginals, Path, PushedArcs, RecognitionLattice, engine_name
-from midge.models import NAMED_MODELS, ModelParts, named_model
+from midge.encoders import ConformerConfig, LSTMConfig
+from midge.lattices import (
+    ArcMarginals,
+    Path,
+    PushedArcs,
+    RecognitionLattice,
+    engine_name,
+    greedy_path,
+)
+from midge.models import (
+    NAMED_MODELS,
+    LatticeConfig,
+    ModelParts,
+    Recognizer,
+    RecognizerConfig,
+    TimedWord,
+    Transcript,
+    load,
+    named_model,
+)
 from midge.semirings import (
     Log,
     LogEntropy,
@@ -28,6 +48,7 @@ from midge.semirings import (
     Real,
     Semiring,
 )
+from midge.tokens import Tokens, TokensConfig, build_tokens
 from midge.weights import (
     AttentionWeights,
     SharedEmbeddingWeights,
@@ -47,13 +68,19 @@ __all__ = [
     "ArcMarginals",
     "AttentionWeights",
     "Automaton",
+    "ConformerConfig",
     "ContextDependency",
     "FiniteContext",
     "FrameDependent",
+    "FrontEnd",
+    "FrontEndConfig",
     "FullHistory",
     "FullNGram",
+    "LSTMConfig",
     "LabelDependent",
     "LabelFrameDependent",
+    "LabelSequence",
+    "LatticeConfig",
     "Log",
     "LogEntropy",
     "LogExpectation",
@@ -64,18 +91,29 @@ __all__ = [
     "PushedArcs",
     "Real",
     "RecognitionLattice",
+    "Recognizer",
+    "RecognizerConfig",
     "Semiring",
     "SharedEmbeddingWeights",
     "SharedRNNWeights",
+    "SumPath",
     "TableWeights",
+    "TimedWord",
+    "Tokens",
+    "TokensConfig",
+    "Transcript",
     "UnsharedWeights",
     "WeightFn",
     "__version__",
+    "build_tokens",
     "clustered_context",
     "draw",
     "engine_name",
     "fst_symbols",
+    "greedy_path",
+    "load",
     "named_model",
+    "sum_path",
     "to_fst",
     "variable_length_context",
 ]

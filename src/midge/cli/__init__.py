@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 
 import midge
-from midge.cli import bench, demo
+from midge.cli import align, bench, demo, draw, evaluate, info, prepare, train, transcribe
 from midge.cli.mistakes import Mistake
 
-_COMMANDS = (demo, bench)
+_COMMANDS = (prepare, train, evaluate, transcribe, align, info, demo, bench, draw)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,145 @@
+"""`midge evaluate`: error rates of a model on a manifest."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import midge
+from midge.cli.mistakes import users_own
+from midge.cli.outputs import check_folder, tell
+from midge.data import Utterance, read_manifest
+from midge.decoding import Comparison, Evaluation, check_comparable, compare, evaluate, reports
+from midge.decoding.recordings import BATCH_SECONDS
+from midge.models import Recognizer, load
+from midge.progress import Progress
+
+_DESCRIPTION = """\
+Transcribes every utterance of a manifest by the best path, and prints word, character and sentence
+error rates with confidence intervals (bootstrap over speakers). An utterance that cannot be read
+counts as all deleted, is named, and makes the exit code 1."""
+
+_EXAMPLES = """\
+examples:
+  midge evaluate runs/demo prepared/test.jsonl.gz --output results
+  midge evaluate runs/demo prepared/test.jsonl.gz --output results --group kind --ids hard.txt
+  midge evaluate runs/other prepared/test.jsonl.gz --output others --compare results
+
+writes results.json, hypotheses.jsonl, hypotheses.trn, references.trn and alignments.txt. A manifest
+is what `midge prepare` writes, or JSON lines with id, audio, text and perhaps speaker."""
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to the subparsers of `midge`."""
+    parser = commands.add_parser(
+        "evaluate",
+        help="word error rates on a manifest",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=_run)
+    parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a model or a run")
+    parser.add_argument("manifest", type=Path, metavar="MANIFEST", help="utterances with texts")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write")
+    parser.add_argument(
+        "--group",
+        action="append",
+        default=[],
+        metavar="FIELD",
+        help="report apart by this field of the manifest; may be given again",
+    )
+    parser.add_argument(
+        "--ids",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="report apart the utterances whose ids a text file lists, one a line",
+    )
+    parser.add_argument(
+        "--compare", type=Path, metavar="DIR", help="--output of another evaluation"
+    )
+    parser.add_argument(
+        "--batch-seconds",
+        type=float,
+        default=BATCH_SECONDS,
+        metavar="S",
+        help=f"audio decoded together ({BATCH_SECONDS:g})",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap (0)")
+    parser.add_argument("--json", action="store_true", help="print results.json, not tables")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    with users_own():
+        if arguments.seed < 0:
+            raise ValueError(f"--seed should be at least 0, got {arguments.seed}")
+        utterances = read_manifest(arguments.manifest)
+        id_groups = _id_groups(arguments.ids)
+        recognizer = load(arguments.model)
+        before = None if arguments.compare is None else _before(arguments, utterances, recognizer)
+        check_folder(arguments.output)
+        with Progress(len(utterances), "decoding", unit="utterances") as progress:
+            evaluation = evaluate(
+                recognizer,
+                utterances,
+                group_fields=arguments.group,
+                id_groups=id_groups,
+                batch_seconds=arguments.batch_seconds,
+                seed=arguments.seed,
+                progress=lambda count: progress.advance(count=count),
+            )
+        comparisons = () if before is None else compare(before, evaluation, arguments.seed)
+        description = {
+            "midge": midge.__version__,
+            "model": str(arguments.model),
+            "manifest": str(arguments.manifest),
+            "compared_with": None if arguments.compare is None else str(arguments.compare),
+            "is_exact": recognizer.is_exact,
+        }
+        written = reports.save(evaluation, arguments.output, comparisons, description)
+    _show(evaluation, comparisons, reports.to_json(evaluation, comparisons, description), arguments)
+    tell("wrote " + ", ".join(map(str, written)))
+    return 1 if evaluation.failed else 0
+
+
+def _id_groups(paths: Sequence[Path]) -> dict[str, frozenset[str]]:
+    """The ids that each file lists, by the file's name without suffix."""
+    groups: dict[str, frozenset[str]] = {}
+    for path in paths:
+        ids = frozenset(path.read_text(encoding="utf-8").split("\n")) - {""}
+        if not ids:
+            raise ValueError(f"{path} should list ids, one a line; it is empty")
+        if path.stem in groups:
+            raise ValueError(f"two files of ids are called {path.stem}; rename one")
+        groups[path.stem] = frozenset(name.strip() for name in ids)
+    return groups
+
+
+def _before(
+    arguments: argparse.Namespace, utterances: Sequence[Utterance], recognizer: Recognizer
+) -> Evaluation:
+    """The evaluation to compare with, if it is one of the same utterances."""
+    before = reports.load(arguments.compare)
+    normalize = recognizer.tokens.normalize
+    check_comparable(before, {each.id: normalize(each.text) for each in utterances})
+    return before
+
+
+def _show(
+    evaluation: Evaluation,
+    comparisons: Sequence[Comparison],
+    found: dict[str, Any],
+    arguments: argparse.Namespace,
+) -> None:
+    if arguments.json:
+        print(json.dumps(found))
+        return
+    print(reports.table(evaluation))
+    if comparisons:
+        print(f"\nCompared with {arguments.compare}, on the same utterances:")
+        print(reports.comparison_table(comparisons))

@@ -1,0 +1,120 @@
+"""`midge transcribe`: audio files to words."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from midge.audio import audio_info
+from midge.cli.mistakes import Mistake, users_own
+from midge.cli.outputs import output_paths, tell, write
+from midge.decoding import FORMATS, transcribe_files
+from midge.decoding.recordings import MAX_SECONDS
+from midge.models import Transcript, load
+from midge.progress import Progress
+
+_DESCRIPTION = """\
+Transcribes audio files of any format, sample rate and length by the best path. Long ones are cut at
+quiet places. A file that cannot be read is named and the others go on; the exit code is then 1."""
+
+_EXAMPLES = """\
+examples:
+  midge transcribe runs/demo speech.flac
+  midge transcribe runs/demo *.wav --format srt --output captions
+  midge transcribe runs/demo *.wav --format trn > hypotheses.trn
+
+Without --output the result goes to standard output; the text of several files with their names
+before it. With --output each file has one of its own there."""
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to the subparsers of `midge`."""
+    parser = commands.add_parser(
+        "transcribe",
+        help="audio files to words",
+        description=_DESCRIPTION,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=_run)
+    parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a model or a run")
+    parser.add_argument("audio", nargs="+", metavar="AUDIO", help="audio files")
+    parser.add_argument("--format", choices=list(FORMATS), default="text", help="(text)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="folder to write")
+    parser.add_argument(
+        "--max-seconds",
+        type=float,
+        default=MAX_SECONDS,
+        metavar="S",
+        help=f"cut longer recordings ({MAX_SECONDS:g})",
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    names = list(dict.fromkeys(arguments.audio))
+    with users_own():
+        if not arguments.max_seconds >= 1:
+            raise ValueError(f"--max-seconds should be at least 1, got {arguments.max_seconds}")
+        targets = output_paths(names, arguments.format, arguments.output)
+        recognizer = load(arguments.model)
+    num_failed = 0
+    with Progress(_total_seconds(names), "transcribing", unit="s of audio") as progress:
+        steps = _WholeSeconds(progress)
+        found = transcribe_files(
+            recognizer,
+            [Path(name) for name in names],
+            max_seconds=arguments.max_seconds,
+            progress=steps.advance,
+        )
+        for name, (_, result) in zip(names, found, strict=True):
+            if isinstance(result, Transcript):
+                with users_own():
+                    write(_text(result, name, arguments.format, names, targets), targets[name])
+            else:
+                num_failed += 1
+                tell(f"{name}: {result}")
+    return _exit_code(num_failed, len(names))
+
+
+class _WholeSeconds:
+    """Progress in whole seconds, of audio that comes in fractions."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._seconds = 0.0
+
+    def advance(self, seconds: float) -> None:
+        before = int(self._seconds)
+        self._seconds += seconds
+        self._progress.advance(count=int(self._seconds) - before)
+
+
+def _total_seconds(names: Sequence[str]) -> int:
+    """Length of all files that can be read, by their headers."""
+    total = 0.0
+    for name in names:
+        try:
+            total += audio_info(name).duration or 0.0
+        except (ValueError, OSError):
+            continue  # told when its turn comes
+    return int(total)
+
+
+def _text(
+    transcript: Transcript,
+    name: str,
+    format_name: str,
+    names: Sequence[str],
+    targets: Mapping[str, Path | None],
+) -> str:
+    written = FORMATS[format_name].write(transcript, Path(name).stem)
+    is_shared = format_name == "text" and targets[name] is None and len(names) > 1
+    return f"{name}\t{written}" if is_shared else written
+
+
+def _exit_code(num_failed: int, total: int) -> int:
+    if num_failed == total:
+        raise Mistake("no file could be read")
+    return 1 if num_failed else 0

@@ -1,0 +1,121 @@
+import json
+import shutil
+
+import pytest
+
+from commands import help_examples
+from midge.cli import main
+from midge.decoding import reports
+from recognizers import tiny_recognizer, write_recordings
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with a model and a manifest."""
+    monkeypatch.chdir(tmp_path)
+    tiny_recognizer().save(tmp_path / "model")
+    write_recordings(tmp_path / "data")
+    return tmp_path
+
+
+EVALUATE = ["evaluate", "model", "data/manifest.jsonl", "--output", "results"]
+
+
+def test_an_evaluation_prints_a_table_and_writes_files(here, capsys):
+    assert main([*EVALUATE, "--group", "kind"]) == 0
+    captured = capsys.readouterr()
+    shown = [line.split()[0] for line in captured.out.splitlines() if line.strip()]
+    assert shown[2:5] == ["all", "kind=long", "kind=short"]
+    assert "Real-time factor" in captured.out and "2 speakers" in captured.out
+    assert "decoding: 4/4 utterances" in captured.err
+    assert sorted(path.name for path in (here / "results").iterdir()) == [
+        "alignments.txt",
+        "hypotheses.jsonl",
+        "hypotheses.trn",
+        "references.trn",
+        "results.json",
+    ]
+
+
+def test_json_is_what_the_file_holds(here, capsys):
+    assert main([*EVALUATE, "--json", "--seed", "3"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((here / "results" / "results.json").read_text())
+    assert printed["description"]["model"] == "model" and printed["bootstrap_seed"] == 3
+
+
+def test_ids_of_files_are_groups(here, capsys):
+    (here / "easy.txt").write_text("u1\nu3\n\n")
+    (here / "hard.txt").write_text("u2 \r\n")
+    assert main([*EVALUATE, "--ids", "easy.txt", "hard.txt"]) == 0
+    groups = {rates.name: rates.num_utterances for rates in reports.load(here / "results").rates}
+    assert groups == {"all": 4, "easy": 2, "hard": 1}
+
+
+def test_two_models_are_compared(here, capsys):
+    """With what one model hears as the truth, it makes no errors and the other some."""
+    assert main(EVALUATE) == 0
+    heard = {each.id: each.hypothesis for each in reports.load(here / "results").results}
+    manifest = here / "data" / "manifest.jsonl"
+    entries = [json.loads(line) for line in manifest.read_text().splitlines()]
+    lines = [json.dumps({**entry, "text": heard[entry["id"]]}) for entry in entries]
+    manifest.write_text("\n".join(lines))
+    tiny_recognizer(seed=1).save(here / "other")
+    assert main(EVALUATE) == 0
+    assert main(["evaluate", "other", *EVALUATE[2:4], "others", "--compare", "results"]) == 0
+    assert "Compared with results, on the same utterances:" in capsys.readouterr().out
+    compared = json.loads((here / "others" / "results.json").read_text())["comparisons"]["all"]
+    assert compared["first"] == 0.0 < compared["second"]
+    assert compared["difference"]["estimate"] == compared["second"]
+    assert compared["relative"]["estimate"] is None  # per nothing
+    assert compared["share_better"] == 0.0
+
+
+def test_what_cannot_be_read_is_named_and_makes_the_exit_code_1(here, capsys):
+    (here / "data" / "u2.wav").write_bytes(b"RIFF")
+    assert main(EVALUATE) == 1
+    assert "u2: " in capsys.readouterr().out
+    assert list(json.loads((here / "results" / "results.json").read_text())["failed"]) == ["u2"]
+
+
+def test_the_examples_of_the_help_work(here, capsys):
+    for name in ("demo", "other"):
+        shutil.copytree("model", f"runs/{name}/model")
+    shutil.copytree("data", "prepared")
+    shutil.move("prepared/manifest.jsonl", "prepared/test.jsonl.gz")  # not gzipped, which is read
+    (here / "hard.txt").write_text("u1\n")
+    for arguments in help_examples("evaluate", capsys):
+        assert main(arguments) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["evaluate"], "MODEL"),
+        (["evaluate", "model", "data/manifest.jsonl"], "--output"),
+        (["evaluate", "nowhere", *EVALUATE[2:]], "nowhere"),
+        (["evaluate", "model", "nowhere.jsonl", *EVALUATE[3:]], "nowhere.jsonl"),
+        ([*EVALUATE, "--group", "sex"], "'sex'; fields: kind"),
+        ([*EVALUATE, "--ids", "nowhere.txt"], "nowhere.txt"),
+        ([*EVALUATE, "--ids", "empty.txt"], "empty.txt should list ids"),
+        ([*EVALUATE, "--ids", "others.txt"], "ids are not in the manifest, such as x"),
+        ([*EVALUATE, "--ids", "others.txt", "sub/others.txt"], "two files of ids"),
+        ([*EVALUATE, "--compare", "data"], "results.json"),
+        ([*EVALUATE, "--compare", "another"], "such as a"),
+        ([*EVALUATE, "--seed", "-1"], "--seed should be at least 0"),
+        ([*EVALUATE[:-1], "occupied"], "occupied: File exists"),
+    ],
+)
+def test_a_mistake_is_told_without_a_traceback(arguments, message, here, capsys):
+    (here / "occupied").touch()
+    (here / "empty.txt").write_text("\n")
+    (here / "sub").mkdir()
+    for folder in ("", "sub"):
+        (here / folder / "others.txt").write_text("x\n")
+    found = reports.UtteranceResult(id="a", reference="A", hypothesis="A", seconds=1.0)
+    reports.save(reports.Evaluation(results=(found,), decode_seconds=1.0), here / "another")
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and message in captured.err
+    assert "error: " in captured.err and "Traceback" not in captured.err
+    assert not (here / "results" / "results.json").exists()

@@ -1,0 +1,114 @@
+import json
+import shutil
+
+import pytest
+import soundfile
+
+from commands import help_examples
+from midge.cli import main
+from midge.decoding import FORMATS, formats
+from midge.models import load
+from recognizers import RATE, noise, tiny_recognizer, write_recordings
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with a model and recordings u1.wav to u4.wav."""
+    monkeypatch.chdir(tmp_path)
+    tiny_recognizer().save(tmp_path / "model")
+    write_recordings(tmp_path)
+    return tmp_path
+
+
+def heard(name):
+    samples, rate = soundfile.read(f"{name}.wav", dtype="float32")
+    return load("model").transcribe(samples, rate)
+
+
+def test_one_file_gives_its_text_alone(here, capsys):
+    assert main(["transcribe", "model", "u1.wav"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == heard("u1").text + "\n"
+    assert "transcribing: " in captured.err
+
+
+def test_several_files_give_their_names_too(here, capsys):
+    assert main(["transcribe", "model", "u2.wav", "u1.wav", "u2.wav"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"{name}.wav\t{heard(name).text}" for name in ("u2", "u1")]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_has_a_file_for_each_recording(here, name, capsys):
+    options = ["--format", name, "--output", "new/out"]
+    assert main(["transcribe", "model", "u1.wav", "u2.wav", *options]) == 0
+    suffix = FORMATS[name].suffix
+    for recording in ("u1", "u2"):
+        written = (here / "new" / "out" / f"{recording}{suffix}").read_text()
+        expected = FORMATS[name].write(heard(recording), recording)
+        if name == "json":  # the score differs in its last digits by the batch
+            written, expected = ({**json.loads(x), "score": 0} for x in (written, expected))
+        assert written == expected
+    assert len(list((here / "new" / "out").iterdir())) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_formats_of_lines_are_joined(here, capsys):
+    assert main(["transcribe", "model", "u1.wav", "u2.wav", "--format", "trn"]) == 0
+    found = formats.read_trn(capsys.readouterr().out)
+    assert found == {name: heard(name).text for name in ("u1", "u2")}
+    assert main(["transcribe", "model", "u1.wav", "u2.wav", "--format", "json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["recording"] for line in lines] == ["u1", "u2"]
+
+
+def test_a_long_recording_is_cut(here, capsys):
+    soundfile.write("long.wav", noise(12.0, seed=9), RATE)
+    options = ["--max-seconds", "3", "--format", "json"]
+    assert main(["transcribe", "model", "long.wav", *options]) == 0
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert found["seconds"] == pytest.approx(12.0) and found["words"][-1]["start"] > 9.0
+    assert "12/12 s of audio" in captured.err
+
+
+def test_an_unreadable_file_is_named_and_the_others_go_on(here, capsys):
+    (here / "broken.wav").write_bytes(b"RIFF")
+    assert main(["transcribe", "model", "u1.wav", "broken.wav", "nowhere.wav", "u2.wav"]) == 1
+    captured = capsys.readouterr()
+    assert [line.split("\t")[0] for line in captured.out.splitlines()] == ["u1.wav", "u2.wav"]
+    assert "midge: broken.wav: " in captured.err and "midge: nowhere.wav: " in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_the_examples_of_the_help_work(here, capsys):
+    shutil.copytree("model", "runs/demo/model")
+    soundfile.write("speech.flac", noise(1.0, seed=2), RATE)
+    for arguments in help_examples("transcribe", capsys):
+        assert main(arguments) == 0
+    assert len(list((here / "captions").glob("*.srt"))) == 4
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["transcribe", "model"], "AUDIO"),
+        (["transcribe", "nowhere", "u1.wav"], "nowhere"),
+        (["transcribe", "model", "nowhere.wav"], "no file could be read"),
+        (["transcribe", "model", "u1.wav", "--format", "doc"], "invalid choice"),
+        (["transcribe", "model", "u1.wav", "u2.wav", "--format", "srt"], "give --output"),
+        (["transcribe", "model", "u1.wav", "--max-seconds", "0"], "--max-seconds should be"),
+        (["transcribe", "model", "u1.wav", "--output", "u2.wav"], "u2.wav: File exists"),
+        (
+            ["transcribe", "model", "u1.wav", "sub/u1.wav", "--output", "out"],
+            "u1.wav and sub/u1.wav would both be written to out/u1.txt",
+        ),
+    ],
+)
+def test_a_mistake_is_told_without_a_traceback(arguments, message, here, capsys):
+    (here / "sub").mkdir()
+    shutil.copy("u1.wav", "sub/u1.wav")
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and message in captured.err
+    assert "error: " in captured.err and "Traceback" not in captured.err
