@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import soundfile
+import soundfile  # type: ignore[import-untyped]
 
 
 class Part(NamedTuple):

@@ -42,8 +42,8 @@ UNUSABLE = {
     "whisper": "breath alone, without pitch",
     "whisperf": "breath alone, without pitch",
 }
-"""Variants that are left out, and why. All others can be understood: when the ten digits of each are
-matched with those of all other variants, none has more than one error in ten."""
+"""Variants that are left out, and why. All others can be understood: when the ten digits of each
+are matched with those of all other variants, none has more than one error in ten."""
 
 RATES = (80, 450)
 """The slowest and the fastest rate of espeak-ng, in words per minute."""
@@ -233,7 +233,7 @@ class _Speaker:
 def _paths() -> tuple[str, str]:
     """Where the library and its data are."""
     try:
-        import espeakng_loader
+        import espeakng_loader  # type: ignore[import-untyped]
     except ImportError as error:
         raise ValueError(_HOW_TO_GET_IT) from error
     return espeakng_loader.get_library_path(), espeakng_loader.get_data_path()
