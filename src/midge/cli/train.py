@@ -19,9 +19,9 @@ killed, and ends with the parameters of one that never was. Under torchrun it tr
 
 _EXAMPLE = """\
 examples:
-  midge train recipes/an4/small.toml --output runs/an4
-  midge train recipes/an4/small.toml --set training.num_steps=100 --set data.num_workers=0
-  torchrun --nproc-per-node 2 -m midge train recipes/an4/small.toml --output runs/an4
+  midge train recipes/an4/streaming.toml --output runs/an4
+  midge train recipes/an4/streaming.toml --set training.num_steps=100 --set data.num_workers=0
+  torchrun --nproc-per-node 2 -m midge train recipes/an4/streaming.toml --output runs/an4
 
 Paths in a recipe are relative to the working directory."""
 
