@@ -1,8 +1,7 @@
 """What a run says: a log in JSON lines, TensorBoard if asked, and progress for whoever watches.
 
 The log holds one object per line with a field `kind`: "start", "step", "skipped", "evaluation",
-"checkpoint", "finish". A resumed run cuts it back to its checkpoint, so that each step is there
-once.
+"finish". A resumed run cuts it back to its checkpoint, so that each step is there once.
 """
 
 from __future__ import annotations
