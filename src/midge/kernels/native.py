@@ -7,6 +7,8 @@ described in `source/engine.h`.
 from __future__ import annotations
 
 import ctypes
+import threading
+import weakref
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,16 @@ class _Struct(ctypes.Structure):
     ]
 
 
+class _Piece(ctypes.Structure):
+    _fields_ = [
+        *[(name, ctypes.c_int64) for name in ("batch", "frames", "capacity", "pointer_bytes")],
+        *[
+            (name, ctypes.c_void_p)
+            for name in ("x", "first", "count", "place", "alpha", "offset", "pointers")
+        ],
+    ]
+
+
 @cache
 def library() -> ctypes.CDLL | None:
     """The loaded library; None where it was not built, does not load, or is of an older midge."""
@@ -81,6 +93,11 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     matrix: list[Any] = [pointer, size, size]
     loaded.midge_product.argtypes = [size, size, size, *matrix, *matrix, pointer]
     loaded.midge_product.restype = ctypes.c_int
+    loaded.midge_search_open.argtypes = [pointer, size, ctypes.c_double]
+    loaded.midge_search_open.restype = pointer
+    loaded.midge_search_run.argtypes = [pointer, pointer]
+    loaded.midge_search_run.restype = ctypes.c_int
+    loaded.midge_search_close.argtypes, loaded.midge_search_close.restype = [pointer], None
     loaded.midge_variant.restype = ctypes.c_char_p
     return loaded
 
@@ -151,6 +168,61 @@ class Problem:
         loaded = library()
         assert loaded is not None
         return int(getattr(loaded, f"midge_{name}")(ctypes.addressof(self._struct), what))
+
+
+class Search:
+    """The library's best-path search over streams that come in pieces.
+
+    Args:
+        problem: topology and weights; its frames are not read. Kept alive, and not to be changed.
+        places: number of states of each context state: 1, or with deduplication 1 + the largest
+            number of distinct labels that enter one.
+        margin: states more than this below a frame's best are dropped.
+    """
+
+    def __init__(self, problem: Problem, places: int, margin: float) -> None:
+        loaded = library()
+        assert loaded is not None
+        address = ctypes.addressof(problem._struct)
+        self._handle = loaded.midge_search_open(address, places, margin)
+        if not self._handle:
+            raise MemoryError("the native engine ran out of memory in search_open")
+        self._problem = problem
+        self._lock = threading.Lock()  # calls run outside of Python's own lock
+        weakref.finalize(self, loaded.midge_search_close, self._handle)
+
+    def run(
+        self,
+        x: Tensor,
+        first: Tensor,
+        count: Tensor,
+        place: Tensor,
+        alpha: Tensor,
+        offset: Tensor,
+        pointers: Tensor,
+    ) -> None:
+        """Takes streams through frames; alpha, offset and pointers are changed in place.
+
+        Args:
+            x: [B, T, size] float32 as in `Problem`, contiguous as all others.
+            first: [B] int64 first frame of each stream.
+            count: [B] int64 number of frames, 0 for a stream that waits.
+            place: [B] int64 where in `pointers` those of the first frame go.
+            alpha: [B, S * places] float32 forward weights.
+            offset: [B] float64, to which goes what is taken off alpha.
+            pointers: [B, capacity, levels, S * places] int16 or int32 of the readable engine's
+                form.
+        """
+        loaded = library()
+        assert loaded is not None
+        tensors = (x, first, count, place, alpha, offset, pointers)
+        assert all(t.is_contiguous() for t in tensors)
+        sizes = (*x.shape[:2], pointers.shape[1], pointers.element_size())
+        piece = _Piece(*sizes, *(_pointer(t) for t in tensors))
+        with self._lock:
+            failed = loaded.midge_search_run(self._handle, ctypes.addressof(piece))
+        if failed:
+            raise MemoryError("the native engine ran out of memory in search_run")
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:

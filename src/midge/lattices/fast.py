@@ -86,7 +86,7 @@ class FastLattice:
     def _best_path(self, batch: Batch) -> Path:
         """The best path, or with labels the best alignment."""
         what = native.LOG_Z if batch.labels is None else native.NUMERATOR
-        problem = self._problem(batch, what)
+        problem = self.problem(batch, what)
         weight, length, labels, frames = operators.best_path(problem, what)
         size = int(length.max()) if length.numel() else 0
         return Path(labels[:, :size], frames[:, :size], length, weight.float(), self.deduplicate)
@@ -102,13 +102,13 @@ class FastLattice:
 
     def whole_marginals(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """[B, T, Q] blank and [B, T, Q, V] label posteriors of A."""
-        return operators.marginals(self._problem(batch, native.LOG_Z))
+        return operators.marginals(self.problem(batch, native.LOG_Z))
 
     def string_marginals(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """[B, T, U + 1] posteriors of blank, next label and repeat at each position of A ∩ y."""
-        return operators.chain_marginals(self._problem(batch, native.NUMERATOR))
+        return operators.chain_marginals(self.problem(batch, native.NUMERATOR))
 
-    def _problem(self, batch: Batch, what: int) -> native.Problem:
+    def problem(self, batch: Batch, what: int) -> native.Problem:
         with torch.no_grad():
             inputs = self._inputs(batch, what)
         x, embedding, weight, bias, num_frames, *rest = inputs.tensors

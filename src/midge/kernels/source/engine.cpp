@@ -28,7 +28,10 @@
   X(int, midge_best_path, v,                                                                                           \
     (const midge_problem* p, int32_t what, double* weight, int64_t* length, int64_t* path_labels,                      \
      int64_t* path_frames),                                                                                            \
-    (p, what, weight, length, path_labels, path_frames))
+    (p, what, weight, length, path_labels, path_frames))                                                               \
+  X(void*, midge_search_open, v, (const midge_problem* p, int64_t places, double margin), (p, places, margin))         \
+  X(int, midge_search_run, v, (void* search, const midge_piece* piece), (search, piece))                               \
+  X(void, midge_search_close, v, (void* search), (search))
 
 #define DECLARE(type, name, variant, parameters, arguments) type name##_##variant parameters;
 

@@ -61,6 +61,23 @@ int64_t midge_path_length(const midge_problem* p, int32_t what);
 int midge_best_path(const midge_problem* p, int32_t what, double* weight, int64_t* length, int64_t* path_labels,
                     int64_t* path_frames);
 
+/* Best-path search in pieces. A search keeps the problem's weights, prepared (the caller keeps their memory; x and
+ * num_frames are not read), and no streams: these come with each piece. States are numbered q * places + i: i = 0 is
+ * (q, blank), i > 0 with deduplication the i-th label that enters q. One call of a search at a time. */
+typedef struct midge_piece {
+  int64_t batch, frames, capacity, pointer_bytes; /* B, T, C, and 2 or 4 */
+  const float* x;                                 /* [B, T, size], as the problem's */
+  const int64_t *first, *count, *place;           /* [B]: frames first..first + count of x; where their pointers begin */
+  float* alpha;                                   /* [B, S * places] forward weights, changed */
+  double* offset;                                 /* [B], what is taken off alpha is added */
+  void* pointers;                                 /* [B, C, levels, S * places]: label (or level) * S * places + source */
+} midge_piece;
+
+/* NULL for lack of memory. States more than `margin` below a frame's best get -inf. */
+void* midge_search_open(const midge_problem* p, int64_t places, double margin);
+int midge_search_run(void* search, const midge_piece* piece);
+void midge_search_close(void* search);
+
 /* c [m, n] = a [m, k] b [k, n] with the same bits for any number of threads. A matrix is given by its data and the
  * strides of its rows and columns; c is contiguous and overwritten. */
 int midge_product(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, int64_t a_column, const float* b,

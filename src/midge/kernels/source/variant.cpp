@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "product.hpp"
-#include "viterbi.hpp"
+#include "search.hpp"
 
 #define PASTE2(a, b) a##_##b
 #define PASTE(a, b) PASTE2(a, b)
@@ -150,5 +150,24 @@ int MIDGE_NAME(midge_best_path)(const midge_problem* p, int32_t what, double* we
     return best_path(driver, scorer, weight, length, path_labels, path_frames);
   });
 }
+
+void* MIDGE_NAME(midge_search_open)(const midge_problem* p, int64_t places, double margin) {
+  try {
+    return open_search(*p, places, margin);
+  } catch (OutOfMemory) {
+    return nullptr;
+  }
+}
+
+int MIDGE_NAME(midge_search_run)(void* search, const midge_piece* piece) {
+  try {
+    ((SearchBase*)search)->run(*piece);
+    return 0;
+  } catch (OutOfMemory) {
+    return 1;
+  }
+}
+
+void MIDGE_NAME(midge_search_close)(void* search) { delete (SearchBase*)search; }
 
 }  // extern "C"
