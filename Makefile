@@ -58,8 +58,8 @@ $(LAST_VENV): ## make the environment of google-research/last, once
 bench-peers: $(PEERS_INSTALLED) $(LAST_VENV) ## measure the peers in turn with us (hours); writes docs/benchmarks.md
 	$(BIN)/python benchmarks/peers/document.py $(PARTS)
 
-demo: setup ## run the label-bias demonstration; its table and pictures go to demo/
-	$(BIN)/midge demo label-bias --output demo
+demo: setup ## show label bias, then two recognizers of speech, in minutes; goes to demo/report.html
+	$(BIN)/midge demo --output demo
 
 lint: setup ## check style, format and types
 	$(BIN)/ruff check

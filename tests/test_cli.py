@@ -94,7 +94,7 @@ def test_too_few_steps_disagree_with_the_theory(tmp_path, capsys):
     [
         ([], "COMMAND"),
         (["sing"], "invalid choice"),
-        (["demo"], "NAME"),
+        (["demo"], "there is no recipes/spoken/streaming.toml"),
         (["demo", "label-bias", "--steps", "many"], "invalid int value"),
         (["demo", "label-bias", "--steps", "0"], "num_steps should be at least 1, got 0"),
         (["demo", "label-bias", "--seed", "-1"], "seed should be"),

@@ -52,7 +52,7 @@ example, in the folder of midge:
   midge demo speech --output demo --minutes 2 --num-steps 40
 
 writes demo/report.html, and below demo/speech the corpus, the models and their results. Without
---num-steps the time of a step is measured first, and there are as many steps as there is time for."""
+--num-steps the time of a step is measured first, and there are as many steps as fit."""
 
 _RAW = argparse.RawDescriptionHelpFormatter
 
@@ -119,6 +119,10 @@ def _add_speech_options(parser: argparse.ArgumentParser, default: Any) -> None:
     options: tuple[tuple[str, dict[str, Any]], ...] = (
         ("--minutes", {"type": float, "metavar": "M", "help": f"of speech ({config.minutes:g})"}),
         (
+            "--num-dev",
+            {"type": int, "metavar": "N", "help": f"utterances to select on ({config.num_dev})"},
+        ),
+        (
             "--num-test",
             {"type": int, "metavar": "N", "help": f"utterances to test on ({config.num_test})"},
         ),
@@ -151,7 +155,15 @@ def _add_speech_options(parser: argparse.ArgumentParser, default: Any) -> None:
         parser.add_argument(name, default=False if is_flag else default, **settings)
 
 
-_SPEECH_FIELDS = ("minutes", "num_test", "num_steps", "train_seconds", "recipe", "overrides")
+_SPEECH_FIELDS = (
+    "minutes",
+    "num_dev",
+    "num_test",
+    "num_steps",
+    "train_seconds",
+    "recipe",
+    "overrides",
+)
 
 
 def _run_label_bias(arguments: argparse.Namespace) -> int:
@@ -217,16 +229,24 @@ def _prepared(arguments: argparse.Namespace) -> speech.Job:
 
 
 def _show_speech(job: speech.Job, folder: Path) -> None:
-    try:
-        results = speech.run_job(job, tell)
-        print(speech_report.table(results))
-        print("\n" + speech_report.transcription(results), flush=True)
-        tell("drawing")
-        found = _finished_label_bias(folder, label_bias.Config(seed=job.config.seed))
-        path = speech_report.save(results, folder, found, ["midge", *sys.argv[1:]])
-    except (OSError, TrainingError) as error:
-        raise Mistake(f"{error}. What is done is kept, and the same command goes on") from error
+    with users_own():  # the recipe meets the data here
+        results = _speech_results(job)
+    print(speech_report.table(results))
+    print("\n" + speech_report.transcription(results), flush=True)
+    tell("drawing")
+    found = _finished_label_bias(folder, label_bias.Config(seed=job.config.seed))
+    page = speech_report.page(results, folder, found, ["midge", *sys.argv[1:]])
+    path = folder / "report.html"
+    with users_own():
+        path.write_text(page, "utf-8")
     print(f"\nEverything, with pictures, is in {path}: open it in a browser.")
+
+
+def _speech_results(job: speech.Job) -> speech.Results:
+    try:
+        return speech.run_job(job, tell)
+    except (OSError, TrainingError) as error:  # a full disk, say
+        raise Mistake(f"{error}. What is done is kept, and the same command goes on") from error
 
 
 def _finished_label_bias(folder: Path, config: label_bias.Config) -> dict[str, Any] | None:
