@@ -97,10 +97,12 @@ def medium(kind: str, normalization: str, alignment: midge.AlignmentLattice, ded
     torch.manual_seed(3)
     context = {
         "history": lambda: midge.FullHistory(7),
+        "no context": lambda: midge.FullNGram(7, 0),
         "table": lambda: midge.clustered_context([0, 0, 1, 2, 2, 1, 0], 2),
     }.get(kind, lambda: midge.FullNGram(7, 2))()
     weights = {
         "unshared": lambda: midge.UnsharedWeights(context, 19),
+        "no context": lambda: midge.UnsharedWeights(context, 19),
         "embedding": lambda: midge.SharedEmbeddingWeights(context, 19, 37, 11),
     }.get(kind, lambda: midge.SharedRNNWeights(context, 19, 37, 11, 13))()
     lattice = midge.RecognitionLattice(context, alignment, weights, normalization, deduplicate)
@@ -114,7 +116,7 @@ def medium(kind: str, normalization: str, alignment: midge.AlignmentLattice, ded
 FRAME, TWO = midge.FrameDependent(), midge.LabelFrameDependent(2)
 MEDIUM = [
     (kind, normalization, alignment, deduplicate)
-    for kind in ("rnn", "embedding", "unshared", "table")
+    for kind in ("rnn", "embedding", "unshared", "table", "no context")
     for normalization in ("global", "softmax", "hat")
     for alignment in (FRAME, TWO)
     for deduplicate in (False, True)
@@ -146,8 +148,11 @@ def test_native_gradients_follow_float64(arguments):
         assert float(error) < 1e-4
 
 
-def test_same_bits_for_any_number_of_threads():
-    lattice, frames, rest = medium("rnn", "global", FRAME, False)
+@pytest.mark.parametrize(
+    "arguments", [("rnn", "global", FRAME, False), ("no context", "softmax", FRAME, True)], ids=str
+)
+def test_same_bits_for_any_number_of_threads(arguments):
+    lattice, frames, rest = medium(*arguments)
     found = []
     before = torch.get_num_threads()
     for count in (1, 2):

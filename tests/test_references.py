@@ -52,6 +52,26 @@ def test_ctc_equals_torch(seed):
     assert (ours[~possible] == torch.inf).all()
 
 
+@pytest.mark.parametrize("vocab_size", [3, 90])
+def test_long_ctc_in_single_precision_equals_torch_in_double(vocab_size):
+    """More labels than letters, and more letters than labels; some labels without blank between."""
+    torch.manual_seed(vocab_size)
+    frames = torch.randn(3, 250, 1 + vocab_size, requires_grad=True)
+    num_frames, num_labels = torch.tensor([250, 249, 120]), torch.tensor([60, 0, 59])
+    labels = torch.randint(1, 1 + vocab_size, (3, 60))
+    labels[0, 10:20] = 2
+    exact = frames.detach().double().requires_grad_()
+    ours = ctc_lattice(vocab_size)(frames, num_frames, labels, num_labels)
+    theirs = functional.ctc_loss(
+        exact.log_softmax(-1).transpose(0, 1), labels, num_frames, num_labels, reduction="none"
+    )
+    torch.testing.assert_close(ours.double(), theirs, rtol=1e-6, atol=1e-4)
+    weight = torch.tensor([1.0, 0.5, 2.0])
+    (found,) = torch.autograd.grad((weight * ours).sum(), frames)
+    (expected,) = torch.autograd.grad((weight * theirs).sum(), exact)
+    assert float((found - expected).norm() / expected.norm()) < 1e-5
+
+
 def test_cross_entropy_equals_torch():
     context = midge.FullNGram(4, 0)
     lattice = midge.RecognitionLattice(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from midge.kernels.native import ENTROPY, KEEP, LOG_Z, NUMERATOR, Problem, product
+from midge.kernels.native import ENTROPY, KEEP, LOG_Z, NUMERATOR, POSITIONS, Problem, product
 
 
 @torch.library.custom_op("midge::distances", mutates_args=())
@@ -214,10 +214,10 @@ def marginals(problem: Problem) -> tuple[Tensor, Tensor]:
 
 def chain_marginals(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
     """Arc posteriors of A ∩ y by label position: blank, next label, repeat; [B, T, U + 1] each."""
-    kept = _kept(problem, NUMERATOR)
+    kept = _kept(problem, NUMERATOR | POSITIONS)
     shape = (problem.batch_size, problem.num_frames, problem.num_labels + 1)
     blank, following, repeat = (torch.zeros(shape) for _ in range(3))
-    problem.call("chain_marginals", NUMERATOR | KEEP, kept, blank, following, repeat)
+    problem.call("chain_marginals", NUMERATOR | POSITIONS | KEEP, kept, blank, following, repeat)
     return blank, following, repeat
 
 

@@ -2,7 +2,9 @@
 //
 // Its arcs are three numbers per frame and position: blank, the next label, and (deduplication) the repeat of the last
 // label. They are extracted while the scorer's rows pass by; here the forward and backward weights are computed from
-// them, and they are replaced by their posteriors, which is all the gradient needs. Same layers and the same
+// them, and they are replaced by their posteriors, which is all the gradient needs. Where the context has a single state
+// those numbers are few: a column for blank and one for each label of the string, gathered and scattered as needed.
+// Same layers and the same
 // (log w, H) pairs as lattice.hpp: P[u] is position u after blank (or, without deduplication, after anything), R[u]
 // position u right after its label y_u.
 //
@@ -36,6 +38,13 @@ MIDGE_INLINE void plus1(double a, float ha, double b, float hb, double& out, flo
   out = r[0], hout = h[0];
 }
 
+// How the arcs of an utterance are given: by position, or (at set) as columns of one row: blank is column 0.
+struct Columns {
+  const int32_t* at = nullptr;   // [U + 1]: column of the label that leads to position u; 0 at position 0
+  const float* bonus = nullptr;  // [T] for new labels, or null; arcs by position already have it
+  i64 width = 0;                 // floats of the row
+};
+
 template <bool ENT>
 struct Chain {
   const midge_problem& p;
@@ -43,6 +52,7 @@ struct Chain {
   i64 T = 0, U = 0, row = 0;  // row: floats of a padded row
   int k = 0;
   i64 U1, planes;             // U1: stride of a plane of the arcs
+  Columns columns;
   Buffer<double> alpha, work;  // rows of weights; their entropies are in the same rows of alpha_h, work_h
   Buffer<float> alpha_h, work_h, arc_rows;
   // Padded rows of one frame's arcs; -inf outside 0..U, so that whole vectors can be used everywhere.
@@ -54,7 +64,7 @@ struct Chain {
         U1(problem.labels + 1), planes(problem.deduplicate ? 3 : 2) {}
 
   // Floats of the arcs of one frame: log-weights, later posteriors; with ENT also the entropy's gradients.
-  i64 frame_floats() const { return planes * U1 * (ENT ? 2 : 1); }
+  i64 frame_floats() const { return (columns.at ? columns.width : planes * U1) * (ENT ? 2 : 1); }
 
   struct Row {  // at position 0; h null without ENT
     double* a;
@@ -84,8 +94,8 @@ struct Chain {
     if (ENT) memcpy(to.h - VW, from.h - VW, row * sizeof(float));
   }
 
-  void begin(i64 frames, i64 labels, const int64_t* ids) {
-    T = frames, U = labels;
+  void begin(i64 frames, i64 labels, const int64_t* ids, const Columns& given) {
+    T = frames, U = labels, columns = given;
     row = round_up(U + 1, VW) + 2 * VW;
     k = p.alignment == MIDGE_K_CONSTRAINED ? (int)(dedup ? p.k : imin(p.k, U)) : 0;
     const i64 kept_rows = (T + 1) * (dedup ? 2 : 1), work_rows = 4 * (k + 1) + 8;
@@ -104,10 +114,22 @@ struct Chain {
     for (i64 i = 0; i < work_rows; i++) clear(work_row(i));
   }
 
-  void load_arcs(const float* arcs) {
+  void load_arcs(const float* arcs, i64 t) {
+    if (columns.at) {
+      gather_arcs(arcs, t, 0, U);
+      return;
+    }
     memcpy(nb, arcs, (U + 1) * sizeof(float));
     memcpy(nl, arcs + U1, U * sizeof(float));
     if (dedup) memcpy(nr + 1, arcs + 2 * U1 + 1, U * sizeof(float));
+  }
+  // The arcs that leave positions lo..hi, out of the columns.
+  void gather_arcs(const float* arcs, i64 t, i64 lo, i64 hi) {
+    const float blank = arcs[0], bonus = columns.bonus ? columns.bonus[t] : 0.f;
+    const int32_t* at = columns.at;
+    for (i64 u = lo; u <= hi; u++) nb[u] = blank;
+    for (i64 u = lo; u < imin(hi + 1, U); u++) nl[u] = arcs[at[u + 1]] + bonus;
+    for (i64 u = imax(lo, 1); dedup && u <= hi; u++) nr[u] = arcs[at[u]];
   }
 
   // ---- vector steps over all positions
@@ -205,17 +227,18 @@ struct Chain {
     kept_P(0).a[0] = 0;
     entropy = 0;
     for (i64 t = 0; t < T; t++) {
-      load_arcs(arcs + t * frame_floats());
       Row outP = kept_P(t + 1), outR = kept_R(t + 1);
       if (one_label_per_frame()) {
         // Only positions that can be reached and from which the end can be reached.
         const i64 lo = imax(0, U - (T - t - 1)) / VW * VW, hi = imin(t + 1, U);
         if (lo > hi) return NEG_INF_D;
+        load_positions(arcs + t * frame_floats(), t, lo, hi);
         clear_outside(outP, lo, hi);
         if (dedup) clear_outside(outR, lo, hi);
         forward_positions(kept_P(t), kept_R(t), outP, outR, lo, hi);
         continue;
       }
+      load_arcs(arcs + t * frame_floats(), t);
       copy(P(0), kept_P(t));
       if (dedup) copy(R(0), kept_R(t));
       clear(outP);
@@ -237,6 +260,12 @@ struct Chain {
   };
 
   bool one_label_per_frame() const { return p.alignment == MIDGE_FRAME; }
+
+  // What a pass over the vectors of positions lo..hi reads: a label more to their left, and whole vectors.
+  void load_positions(const float* arcs, i64 t, i64 lo, i64 hi) {
+    if (columns.at) gather_arcs(arcs, t, imax(lo - VW, 0), imin(hi / VW * VW + VW - 1, U));
+    else load_arcs(arcs, t);
+  }
 
   void clear_outside(Row r, i64 lo, i64 hi) {
     const i64 end = hi / VW * VW + VW;  // what a pass over lo..hi writes
@@ -317,6 +346,26 @@ struct Chain {
     store(g + u, post);
     if (ENT) store(h + u, post * (before + after - splat(up.entropy) - vmax(l, splat(-100.f))));
   }
+
+  // The same for CTC on columns. A new label and its repeat are one column, so the posterior of the state they lead to
+  // (afterP, afterR: the forward weights after the frame) will do, and so for blank: an exponential each.
+  void backward_states(Row afterP, Row afterR, Row nextP, Row nextR, const Upstream& up, Row bP, Row bR, i64 lo, i64 hi) {
+    const vd total = splatd(up.total);
+    for (i64 u = lo; u <= hi; u += VW) {
+      const vd blank = sum(nextP, nb, u), next = loadd(nextR.a + u + 1) + widen(load(nl + u));
+      const vd stay = loadd(nextR.a + u), again = stay + widen(load(nr + u));
+      store(gb + u, vexp(narrow(loadd(afterP.a + u) + loadd(nextP.a + u) - total)));
+      store(gr + u, vexp(narrow(loadd(afterR.a + u) + stay - total)));
+      vd r, r2;
+      vf h;
+      plusd<false>(blank, h, next, h, r, h);
+      stored(bP.a + u, r);
+      r = widen(load(blocked + u)) == splatd(0.) ? r : blank;
+      plusd<false>(r, h, again, h, r2, h);
+      stored(bR.a + u, r2);
+    }
+  }
+  bool by_states() const { return !ENT && dedup && columns.at && one_label_per_frame(); }
 
   // ---- backward
 
@@ -423,22 +472,46 @@ struct Chain {
     Upstream up{0, (float)entropy};
     for (i64 t = T - 1; t >= 0; t--) {
       float* out = arcs + t * frame_floats();
-      load_arcs(out);
-      for (float* r : {gb, gl, gr, hb, hl, hr}) memset(r, 0, (row - VW) * sizeof(float));
+      i64 lo = 0, hi = U;
       if ((T - 1 - t) % 8 == 0) up.total = meet(t + 1, nextP, nextR);
       if (one_label_per_frame()) {
-        const i64 lo = imax(0, U - (T - t)) / VW * VW, hi = imin(t, U);
+        lo = imax(0, U - (T - t)) / VW * VW, hi = imin(by_states() ? t + 1 : t, U);
+        load_positions(out, t, lo, hi);
         clear_outside(bP, lo, hi);
         if (dedup) clear_outside(bR, lo, hi);
-        backward_positions(kept_P(t), kept_R(t), nextP, nextR, up, bP, bR, lo, hi);
+        if (!columns.at) clear_posteriors();
+        if (by_states()) backward_states(kept_P(t + 1), kept_R(t + 1), nextP, nextR, up, bP, bR, lo, hi);
+        else backward_positions(kept_P(t), kept_R(t), nextP, nextR, up, bP, bR, lo, hi);
       } else {
+        load_arcs(out, t);
         copy(P(0), kept_P(t));
         if (dedup) copy(R(0), kept_R(t));
+        clear_posteriors();
         backward_frame(nextP, nextR, up, bP, bR);
       }
-      store_posteriors(out);
+      if (columns.at) scatter_posteriors(out, lo, hi);
+      else store_posteriors(out);
       Row s0 = nextP, s1 = nextR;
       nextP = bP, nextR = bR, bP = s0, bR = s1;
+    }
+  }
+
+  void clear_posteriors() {
+    for (float* r : {gb, gl, gr, hb, hl, hr}) memset(r, 0, (row - VW) * sizeof(float));
+  }
+
+  // Sums the posteriors of positions lo..hi into the columns.
+  void scatter_posteriors(float* out, i64 lo, i64 hi) {
+    const float* from[] = {gb, gl, gr, hb, hl, hr};
+    const int32_t* at = columns.at;
+    for (int i = 0; i < (ENT ? 2 : 1); i++, out += columns.width) {
+      const float *blank = from[3 * i], *next = from[3 * i + 1], *repeat = from[3 * i + 2];
+      memset(out, 0, columns.width * sizeof(float));
+      vf s = {};
+      for (i64 u = lo; u <= hi; u += VW) s += load(blank + u);
+      for (i64 u = lo; !by_states() && u < imin(hi + 1, U); u++) out[at[u + 1]] += next[u];
+      for (i64 u = imax(lo, 1); dedup && u <= hi; u++) out[at[u]] += repeat[u];
+      out[0] = hsum(s);
     }
   }
 

@@ -14,6 +14,10 @@ struct Labels {
   Buffer<uint8_t> possible;  // [B]
   Buffer<int32_t> state;     // [B, U + 1]
   Buffer<int32_t> row;       // [B, U + 1]: arc row of the position
+  // With columns (a context of one state): the string's different labels are columns 1.. of what is kept.
+  Buffer<int32_t> column;       // [B, U + 1]: column of the label that leads to the position
+  Buffer<int32_t> column_label; // [B, width]: and back; label 0 is column 0
+  Buffer<int32_t> num_columns;  // [B]
   i64 U1 = 0;
 
   void walk(const midge_problem& p, const Topology* g) {
@@ -54,14 +58,41 @@ struct Labels {
       rows.begin[b + 1] = n;
     }
   }
+
+  void number_columns(const midge_problem& p, i64 width) {
+    column.allocate(p.batch * U1);
+    column_label.allocate(p.batch * width);
+    num_columns.allocate(p.batch);
+    Buffer<i64> seen(p.vocab + 1);  // index into column_label, valid if it points into this utterance's list
+    for (i64 b = 0; b < p.batch; b++) {
+      const i64 first = b * width;
+      i64 n = first + 1;
+      for (i64 u = 0; possible[b] && u < p.num_labels[b]; u++) {
+        const i64 y = p.label_ids[b * p.labels + u];
+        if (seen[y] <= first) {
+          column_label[n] = (int32_t)y;
+          seen[y] = n++;
+        }
+        column[b * U1 + u + 1] = (int32_t)(seen[y] - first);
+      }
+      num_columns[b] = (int32_t)(n - first);
+    }
+  }
 };
+
+// A context of one state has one arc row per frame, and the chain's arcs are some of its numbers: all of them together
+// are far fewer than the positions'.
+inline bool has_columns(const midge_problem& p, int32_t what) {
+  return wants(what, MIDGE_NUMERATOR) && !wants(what, MIDGE_POSITIONS) && p.context != MIDGE_FULL_HISTORY && p.states == 1;
+}
+inline i64 column_width(const midge_problem& p) { return 1 + imin(p.vocab, p.labels); }
 
 // Where forward leaves what backward needs, inside the caller's buffer.
 struct Kept {
   double* offset = nullptr;   // [B, T + 1] of the forward weights
   double* value = nullptr;    // [B, 4]: log Z, log numerator, their entropies
   float* alpha = nullptr;     // [B, T, alpha_floats]
-  float* chain = nullptr;     // [B, T, chain_floats]: posteriors
+  float* chain = nullptr;     // [B, T, chain_floats]: posteriors, by position or by column
   i64 alpha_floats = 0, chain_floats = 0, bytes = 0;
 
   Kept(const midge_problem& p, int32_t what, void* buffer) {
@@ -71,6 +102,7 @@ struct Kept {
       alpha_floats = (p.states + (p.deduplicate && p.alignment != MIDGE_K_CONSTRAINED ? g.num_slots : 0)) * planes;
     }
     if (wants(what, MIDGE_NUMERATOR)) chain_floats = (p.deduplicate ? 3 : 2) * (p.labels + 1) * planes;
+    if (has_columns(p, what)) chain_floats = column_width(p) * planes;
     char* at = (char*)(((uintptr_t)buffer + 63) & ~(uintptr_t)63);
     char* start = at;
     value = (double*)at, at += round_up(p.batch * 4 * 8, 64);
@@ -88,7 +120,7 @@ template <bool ENT>
 struct Driver {
   const midge_problem& p;
   const int32_t what;
-  const bool den, num, full_history;
+  const bool den, num, full_history, columns;
   const i64 B, C, V;
   const int threads;
   Buffer<uint8_t> topology_memory;
@@ -100,10 +132,12 @@ struct Driver {
 
   Driver(const midge_problem& problem, int32_t w)
       : p(problem), what(w), den(wants(w, MIDGE_LOG_Z)), num(wants(w, MIDGE_NUMERATOR)),
-        full_history(problem.context == MIDGE_FULL_HISTORY), B(p.batch), C(p.vocab + 1), V(p.vocab),
+        full_history(problem.context == MIDGE_FULL_HISTORY), columns(has_columns(p, w)), B(p.batch), C(p.vocab + 1),
+        V(p.vocab),
         threads(omp_get_max_threads()) {
     if (!full_history) g = new Topology(p);
     if (num || full_history) labels.walk(p, g);
+    if (columns) labels.number_columns(p, column_width(p));
     choose_rows();
     for (i64 b = 0; b < B; b++) max_frames = imax(max_frames, p.num_frames[b]);
     plan_chunks();
@@ -243,6 +277,13 @@ struct Driver {
     }
   }
 
+  void extract_columns(i64 f, float* out) {
+    const i64 b = chunk.frames[f].b;
+    const float* w = arcs_of(f);
+    const int32_t* label = labels.column_label.data + b * column_width(p);
+    for (i64 j = 0; j < labels.num_columns[b]; j++) out[j] = w[label[j]];
+  }
+
   // ---- forward
 
   struct State {  // of one utterance's lattice between chunks
@@ -294,7 +335,9 @@ struct Driver {
         for (i64 f = chunk.first_frame[b]; f < chunk.first_frame[b + 1]; f++) {
           normalize_frame(f);
           const i64 t = chunk.frames[f].t;
-          if (num && labels.possible[b]) extract(f, kept.chain + (b * p.frames + t) * kept.chain_floats);
+          float* chain = kept.chain + (b * p.frames + t) * kept.chain_floats;
+          if (columns && labels.possible[b]) extract_columns(f, chain);
+          else if (num && labels.possible[b]) extract(f, chain);
           if (den) advance(*lattices[omp_get_thread_num()], states[b], f, keep ? &kept : nullptr);
         }
     }
@@ -352,6 +395,11 @@ struct Driver {
     return p.final_weight[labels.state[b * labels.U1 + p.num_labels[b]]];
   }
 
+  Columns columns_of(i64 b) const {
+    if (!columns) return {};
+    return {labels.column.data + b * labels.U1, p.label_bonus ? p.label_bonus + b * p.frames : nullptr, column_width(p)};
+  }
+
   void finish_chains(Kept& kept, bool keep, double* log_num, double* entropy_num) {
     Chain<ENT>** chains = new Chain<ENT>*[threads]();
     for (int i = 0; i < threads; i++) chains[i] = new Chain<ENT>(p);
@@ -362,7 +410,7 @@ struct Driver {
       double entropy = 0;
       log_num[b] = NEG_INF;
       if (labels.possible[b]) {
-        c.begin(p.num_frames[b], p.num_labels[b], p.label_ids + b * p.labels);
+        c.begin(p.num_frames[b], p.num_labels[b], p.label_ids + b * p.labels, columns_of(b));
         log_num[b] = c.forward(arcs, final_of(b), entropy);
         if (keep && log_num[b] != NEG_INF) c.posteriors(arcs, entropy);
       }
@@ -476,6 +524,12 @@ struct Driver {
     const int32_t* row = labels.row.data + fr.b * labels.U1;
     const i64 U = p.num_labels[fr.b], U1 = labels.U1, planes = p.deduplicate ? 3 : 2;
     const float scale[] = {(float)Upstreams::of(up.log_num, fr.b), (float)Upstreams::of(up.entropy_num, fr.b)};
+    if (columns) {
+      const int32_t* label = labels.column_label.data + fr.b * column_width(p);
+      for (int e = 0; e < (ENT ? 2 : 1); e++, post += column_width(p))
+        for (i64 j = 0; j < labels.num_columns[fr.b]; j++) grad[label[j]] += scale[e] * post[j];
+      return;
+    }
     for (int e = 0; e < (ENT ? 2 : 1); e++, post += planes * U1)
       for (i64 u = 0; u <= U; u++) {
         float* r = grad + row[u] * C;

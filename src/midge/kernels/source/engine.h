@@ -16,8 +16,9 @@ enum { MIDGE_NGRAM = 0, MIDGE_NEXT_STATE_TABLE = 1, MIDGE_FULL_HISTORY = 2 }; /*
 enum { MIDGE_FRAME = 0, MIDGE_FRAME_NO_BLANK = 1, MIDGE_K_CONSTRAINED = 2, MIDGE_UNBOUNDED = 3 }; /* alignment */
 
 /* What a call computes. LOG_Z and NUMERATOR may be joined: one pass over the frames serves both.
- * ENTROPY adds the entropy of the path distribution of whatever is asked for. KEEP saves what backward needs. */
-enum { MIDGE_LOG_Z = 1, MIDGE_NUMERATOR = 2, MIDGE_ENTROPY = 4, MIDGE_KEEP = 8 };
+ * ENTROPY adds the entropy of the path distribution of whatever is asked for. KEEP saves what backward needs, and with
+ * POSITIONS what midge_chain_marginals needs. */
+enum { MIDGE_LOG_Z = 1, MIDGE_NUMERATOR = 2, MIDGE_ENTROPY = 4, MIDGE_KEEP = 8, MIDGE_POSITIONS = 16 };
 
 typedef struct midge_problem {
   int64_t batch, frames, states, vocab, size, labels; /* B, T, S, V, H or D or S*C, U (= width of label_ids) */
@@ -51,8 +52,8 @@ int midge_backward(const midge_problem* p, int32_t what, const void* kept, const
 /* Arc marginals of A after midge_forward(LOG_Z | KEEP): blank [B, T, S], lexical [B, T, S, V]; overwritten, 0 on padding. */
 int midge_marginals(const midge_problem* p, int32_t what, const void* kept, float* blank, float* lexical);
 
-/* Arc marginals of A ∩ y by label position after midge_forward(NUMERATOR | KEEP): each [B, T, U + 1]: blank, next label,
- * repeat of the last label (0 without deduplication). */
+/* Arc marginals of A ∩ y by label position after midge_forward(NUMERATOR | KEEP | POSITIONS): each [B, T, U + 1]: blank,
+ * next label, repeat of the last label (0 without deduplication). */
 int midge_chain_marginals(const midge_problem* p, int32_t what, const void* kept, float* blank, float* next, float* repeat);
 
 /* Best path: of A, or of A ∩ y when what is NUMERATOR. weight [B]; length [B]; path_labels and path_frames
