@@ -62,15 +62,6 @@ class FastLattice:
             return False
         return use_native()
 
-    @property
-    def serves_marginals(self) -> bool:
-        """Whether the engine's arc gradients are the posteriors of all arcs.
-
-        The certain blank after k labels has a posterior and no gradient.
-        """
-        is_constrained = isinstance(self.alignment, LabelFrameDependent)
-        return self.normalization == "global" or not is_constrained
-
     def distances(self, batch: Batch, what: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """[B] float64 log Z, log numerator, and their entropies; empty where not asked for."""
         inputs = self._inputs(batch, what)

@@ -308,7 +308,7 @@ class RecognitionLattice(nn.Module):
             )
 
         with torch.no_grad():
-            if self._is_fast(batch) and self._fast.serves_marginals:
+            if self._is_fast(batch):
                 with _exact(batch):
                     parts = [self._fast_marginals(batch)]
             else:

@@ -48,7 +48,7 @@ struct Columns {
 template <bool ENT>
 struct Chain {
   const midge_problem& p;
-  const bool dedup, local;
+  const bool dedup, local, all_arcs;  // all_arcs: also the posterior of the certain blank, which has no gradient
   i64 T = 0, U = 0, row = 0;  // row: floats of a padded row
   int k = 0;
   i64 U1, planes;             // U1: stride of a plane of the arcs
@@ -59,8 +59,8 @@ struct Chain {
   float *nb, *nl, *nr, *sure, *gb, *gl, *gr, *hb, *hl, *hr;
   float *blocked;             // at u: -inf if label u + 1 equals label u (no new label right after itself), else 0
 
-  explicit Chain(const midge_problem& problem)
-      : p(problem), dedup(problem.deduplicate != 0), local(problem.normalization != MIDGE_GLOBAL),
+  Chain(const midge_problem& problem, bool every_arc)
+      : p(problem), dedup(problem.deduplicate != 0), local(problem.normalization != MIDGE_GLOBAL), all_arcs(every_arc),
         U1(problem.labels + 1), planes(problem.deduplicate ? 3 : 2) {}
 
   // Floats of the arcs of one frame: log-weights, later posteriors; with ENT also the entropy's gradients.
@@ -383,7 +383,7 @@ struct Chain {
   void backward_layer(i64 n, Row label, bool has_labels, Row nextP, const Upstream& up, Row bP, Row bR) {
     const float* blank = blank_at(n);
     const bool has_blank = p.alignment != MIDGE_FRAME_NO_BLANK;
-    if (has_blank && blank == nb) add_posterior(up, total(n), nb, nextP, 0, gb, hb);
+    if (has_blank && (blank == nb || all_arcs)) add_posterior(up, total(n), blank, nextP, 0, gb, hb);
     if (!has_labels) {
       shift(nextP, blank, 0, bP);
       if (dedup) shift(nextP, blank, 0, bR);

@@ -402,7 +402,7 @@ struct Driver {
 
   void finish_chains(Kept& kept, bool keep, double* log_num, double* entropy_num) {
     Chain<ENT>** chains = new Chain<ENT>*[threads]();
-    for (int i = 0; i < threads; i++) chains[i] = new Chain<ENT>(p);
+    for (int i = 0; i < threads; i++) chains[i] = new Chain<ENT>(p, wants(what, MIDGE_POSITIONS));
 #pragma omp parallel for schedule(dynamic)
     for (i64 b = 0; b < B; b++) {
       Chain<ENT>& c = *chains[omp_get_thread_num()];
@@ -474,7 +474,7 @@ struct Driver {
           int thread = omp_get_thread_num();
           normalize_frame(f);
           float* grad = gradients.data + thread * grad_floats;
-          if (den && !states[b].dead) retreat(*lattices[thread], states[b], f, kept, up, grad);
+          if (den && !states[b].dead) retreat(*lattices[thread], states[b], f, kept, up, !raw, grad);
           else memset(grad, 0, rows.count(b) * C * sizeof(float));
           if (num) add_chain(f, kept, up, grad);
           finish_rows(f, grad, raw, NEGLIGIBLE * up.scale(b));
@@ -489,7 +489,8 @@ struct Driver {
     return 0;
   }
 
-  void retreat(Lattice<ENT>& lattice, State& s, i64 f, const Kept& kept, const Upstreams& up, float* grad) {
+  void retreat(Lattice<ENT>& lattice, State& s, i64 f, const Kept& kept, const Upstreams& up, bool all_arcs,
+               float* grad) {
     const Frame& fr = chunk.frames[f];
     const float* in = kept.alpha + (fr.b * p.frames + fr.t) * kept.alpha_floats;
     in = restore(in, lattice.a0(0), p.states);
@@ -497,7 +498,8 @@ struct Driver {
     else lattice.fill(lattice.a1(0), g->num_slots, NEG_INF);
     const double c = posterior_offset(lattice, s, fr, kept);
     typename Lattice<ENT>::Upstream u{(float)c, (float)Upstreams::of(up.log_z, fr.b),
-                                      (float)Upstreams::of(up.entropy_z, fr.b), (float)kept.value[4 * fr.b + 2]};
+                                      (float)Upstreams::of(up.entropy_z, fr.b), (float)kept.value[4 * fr.b + 2],
+                                      all_arcs};
     // (a0, a1) are free here: they take the new backward weights.
     lattice.backward_frame(arcs_of(f), s.b0, s.b1, u, s.a0, s.a1, s.s0, s.s1, grad);
     float m = lattice.recentre(s.a0, s.a1);

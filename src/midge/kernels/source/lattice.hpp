@@ -437,6 +437,7 @@ struct Lattice {
     float d_log;     // d loss / d log Z
     float d_entropy; // d loss / d entropy
     float entropy;   // of the whole utterance
+    bool all_arcs;   // also the posterior of the certain blank, which has no gradient
   };
 
   // d loss / d w of an arc with log-posterior l and entropies before and after it.
@@ -460,7 +461,7 @@ struct Lattice {
       float* out = grad + q * C;
       const float step = has_blank ? (sure ? 0.f : row[0]) : NEG_INF;
       const float vb = step + blank.a[q], hb = ENT ? blank.h[q] : 0.f, th = ENT ? t.h[q] : 0.f;
-      if (!sure) out[0] += arc_gradient1(u, t.a[q] + vb + u.c, th, hb);
+      if (!sure || u.all_arcs) out[0] += arc_gradient1(u, t.a[q] + vb + u.c, th, hb);
       if (!label) {
         b0.a[q] = vb;
         if (ENT) b0.h[q] = hb;
