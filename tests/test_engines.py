@@ -355,3 +355,46 @@ def test_paths_of_a_batch_in_parts(monkeypatch):
     parts = lattice.shortest_path(frames, num_frames)
     assert parts.labels() == whole.labels()
     assert torch.equal(parts.weight, whole.weight)
+
+
+OUT_OF_MEMORY = """
+import resource, torch, midge
+torch.set_num_threads(2)
+def problem(alignment, deduplicate, frames, labels):
+    context = midge.FullNGram(1, 0)
+    lattice = midge.RecognitionLattice(
+        context, alignment, midge.TableWeights(context), "softmax", deduplicate
+    )
+    count = torch.full((2,), frames)
+    scores = torch.zeros(2, frames, 2)
+    string = torch.ones(2, labels, dtype=torch.int64)
+    return lattice, (scores, count, string, torch.full((2,), labels))
+calls = {
+    "loss": lambda lattice, inputs: lattice(*inputs),
+    "path": lambda lattice, inputs: lattice.shortest_path(*inputs),
+}
+ctc = (midge.FrameDependent(), True)
+many = (midge.LabelFrameDependent(60), False)
+for name, kind, size in (("loss", ctc, (4000, 1500)), ("path", many, (2000, 1000))):
+    calls[name](*problem(*kind, 8, 3))  # starts the threads
+    given = problem(*kind, *size)
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (60 << 20), resource.RLIM_INFINITY))
+    try:
+        calls[name](*given)
+    except MemoryError as error:
+        print(error)
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    calls[name](*problem(*kind, 8, 3))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits its address space as Linux does")
+def test_a_lack_of_memory_is_an_error_and_not_the_end():
+    """Of memory for the threads' own work: nothing may be thrown out of a parallel region."""
+    result = subprocess.run(
+        [sys.executable, "-c", OUT_OF_MEMORY], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.splitlines() == [
+        f"the native engine ran out of memory in {name}" for name in ("forward", "best_path")
+    ]

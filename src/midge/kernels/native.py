@@ -167,7 +167,10 @@ class Problem:
         """Calls a function that returns a size."""
         loaded = library()
         assert loaded is not None
-        return int(getattr(loaded, f"midge_{name}")(ctypes.addressof(self._struct), what))
+        size = int(getattr(loaded, f"midge_{name}")(ctypes.addressof(self._struct), what))
+        if size < 0:
+            raise MemoryError(f"the native engine ran out of memory in {name}")
+        return size
 
 
 class Search:

@@ -94,15 +94,26 @@ struct Chain {
     if (ENT) memcpy(to.h - VW, from.h - VW, row * sizeof(float));
   }
 
-  void begin(i64 frames, i64 labels, const int64_t* ids, const Columns& given) {
-    T = frames, U = labels, columns = given;
+  void set_size(i64 frames, i64 labels) {
+    T = frames, U = labels;
     row = round_up(U + 1, VW) + 2 * VW;
     k = p.alignment == MIDGE_K_CONSTRAINED ? (int)(dedup ? p.k : imin(p.k, U)) : 0;
-    const i64 kept_rows = (T + 1) * (dedup ? 2 : 1), work_rows = 4 * (k + 1) + 8;
-    alpha.grow(kept_rows * row);
-    work.grow(work_rows * row);
-    if (ENT) alpha_h.grow(kept_rows * row), work_h.grow(work_rows * row);
-    arc_rows.grow(11 * row);
+  }
+  i64 work_rows() const { return 4 * (k + 1) + 8; }
+
+  // Memory for all utterances up to this size.
+  void reserve(i64 frames, i64 labels) {
+    set_size(frames, labels);
+    const i64 kept_rows = (T + 1) * (dedup ? 2 : 1);
+    alpha.allocate(kept_rows * row);
+    work.allocate(work_rows() * row);
+    if (ENT) alpha_h.allocate(kept_rows * row), work_h.allocate(work_rows() * row);
+    arc_rows.allocate(11 * row);
+  }
+
+  void begin(i64 frames, i64 labels, const int64_t* ids, const Columns& given) {
+    set_size(frames, labels);
+    columns = given;
     float* m = arc_rows.data;
     float** rows[] = {&nb, &nl, &nr, &sure, &gb, &gl, &gr, &hb, &hl, &hr, &blocked};
     for (float** r : rows) *r = m + VW, m += row;
@@ -111,7 +122,7 @@ struct Chain {
       sure[i] = i >= 0 && i <= U ? 0.f : NEG_INF;
       blocked[i] = i >= 1 && i < U && ids[i] == ids[i - 1] ? NEG_INF : 0.f;
     }
-    for (i64 i = 0; i < work_rows; i++) clear(work_row(i));
+    for (i64 i = 0; i < work_rows(); i++) clear(work_row(i));
   }
 
   void load_arcs(const float* arcs, i64 t) {

@@ -10,7 +10,8 @@ namespace {
 struct OutOfMemory {};
 
 // Zeroed, 64-byte aligned memory. calloc hands out untouched pages, so a big buffer of which a thread touches little
-// costs only what it touches.
+// costs only what it touches. It throws where there is none, and nothing may be thrown out of a parallel region: what
+// threads need is allocated before.
 template <class T>
 struct Buffer {
   T* data = nullptr;
@@ -33,6 +34,21 @@ struct Buffer {
   }
   T& operator[](i64 i) { return data[i]; }
   const T& operator[](i64 i) const { return data[i]; }
+};
+
+// A few objects, made one by one and freed together, also where memory runs out halfway.
+template <class T>
+struct Each {
+  Buffer<T*> pointers;
+  explicit Each(i64 n) : pointers(n) {}
+  ~Each() {
+    for (i64 i = 0; i < pointers.count; i++) delete pointers[i];
+  }
+  template <class... Arguments>
+  T& make(i64 i, Arguments&&... arguments) {
+    return *(pointers[i] = new T(arguments...));
+  }
+  T& operator[](i64 i) { return *pointers[i]; }
 };
 
 // Which context states have an arc row in each frame of utterance b: all of them (log Z), or only those on the label

@@ -123,26 +123,26 @@ struct Driver {
   const bool den, num, full_history, columns;
   const i64 B, C, V;
   const int threads;
-  Buffer<uint8_t> topology_memory;
-  Topology* g = nullptr;
+  Each<Topology> topology;
+  Topology* g = nullptr;  // null with full history
   RowSet rows;
   Labels labels;
   Chunk chunk;
-  i64 max_frames = 0, frames_per_chunk = 1;
+  i64 max_frames = 0, max_labels = 0, frames_per_chunk = 1;
 
   Driver(const midge_problem& problem, int32_t w)
       : p(problem), what(w), den(wants(w, MIDGE_LOG_Z)), num(wants(w, MIDGE_NUMERATOR)),
         full_history(problem.context == MIDGE_FULL_HISTORY), columns(has_columns(p, w)), B(p.batch), C(p.vocab + 1),
         V(p.vocab),
-        threads(omp_get_max_threads()) {
-    if (!full_history) g = new Topology(p);
+        threads(omp_get_max_threads()), topology(1) {
+    if (!full_history) g = &topology.make(0, p);
     if (num || full_history) labels.walk(p, g);
     if (columns) labels.number_columns(p, column_width(p));
     choose_rows();
     for (i64 b = 0; b < B; b++) max_frames = imax(max_frames, p.num_frames[b]);
+    for (i64 b = 0; num && b < B; b++) max_labels = imax(max_labels, p.num_labels[b]);
     plan_chunks();
   }
-  ~Driver() { delete g; }
 
   void choose_rows() {
     rows.states = p.states;
@@ -314,13 +314,13 @@ struct Driver {
       own_chain.allocate(B * p.frames * kept.chain_floats);
       kept.chain = own_chain.data;
     }
-    State* states = den ? new State[B] : nullptr;
-    Lattice<ENT>** lattices = den ? new Lattice<ENT>*[threads]() : nullptr;
+    Each<State> states(den ? B : 0);
+    Each<Lattice<ENT>> lattices(den ? threads : 0);
     if (den) {
-      for (int i = 0; i < threads; i++) lattices[i] = new Lattice<ENT>(*g, p);
+      for (int i = 0; i < threads; i++) lattices.make(i, *g, p);
       for (i64 b = 0; b < B; b++) {
-        states[b].allocate(p.states, g->num_slots);
-        lattices[0]->set_start(states[b].a0, states[b].a1);
+        states.make(b).allocate(p.states, g->num_slots);
+        lattices[0].set_start(states[b].a0, states[b].a1);
         if (keep) kept.offset[b * (p.frames + 1)] = 0;
       }
     }
@@ -338,21 +338,16 @@ struct Driver {
           float* chain = kept.chain + (b * p.frames + t) * kept.chain_floats;
           if (columns && labels.possible[b]) extract_columns(f, chain);
           else if (num && labels.possible[b]) extract(f, chain);
-          if (den) advance(*lattices[omp_get_thread_num()], states[b], f, keep ? &kept : nullptr);
+          if (den) advance(lattices[omp_get_thread_num()], states[b], f, keep ? &kept : nullptr);
         }
     }
-    if (den) {
-      for (i64 b = 0; b < B; b++) {
-        double value, entropy;
-        lattices[0]->finish(states[b].a0, states[b].a1, value, entropy);
-        if (states[b].dead) value = NEG_INF, entropy = 0;
-        log_z[b] = states[b].offset + value;
-        if (ENT) entropy_z[b] = entropy;
-        if (keep) kept.value[4 * b] = log_z[b], kept.value[4 * b + 2] = entropy;
-      }
-      for (int i = 0; i < threads; i++) delete lattices[i];
-      delete[] lattices;
-      delete[] states;
+    for (i64 b = 0; den && b < B; b++) {
+      double value, entropy;
+      lattices[0].finish(states[b].a0, states[b].a1, value, entropy);
+      if (states[b].dead) value = NEG_INF, entropy = 0;
+      log_z[b] = states[b].offset + value;
+      if (ENT) entropy_z[b] = entropy;
+      if (keep) kept.value[4 * b] = log_z[b], kept.value[4 * b + 2] = entropy;
     }
     if (num) finish_chains(kept, keep, log_num, entropy_num);
     return 0;
@@ -401,11 +396,11 @@ struct Driver {
   }
 
   void finish_chains(Kept& kept, bool keep, double* log_num, double* entropy_num) {
-    Chain<ENT>** chains = new Chain<ENT>*[threads]();
-    for (int i = 0; i < threads; i++) chains[i] = new Chain<ENT>(p, wants(what, MIDGE_POSITIONS));
+    Each<Chain<ENT>> chains(threads);
+    for (int i = 0; i < threads; i++) chains.make(i, p, wants(what, MIDGE_POSITIONS)).reserve(max_frames, max_labels);
 #pragma omp parallel for schedule(dynamic)
     for (i64 b = 0; b < B; b++) {
-      Chain<ENT>& c = *chains[omp_get_thread_num()];
+      Chain<ENT>& c = chains[omp_get_thread_num()];
       float* arcs = kept.chain + b * p.frames * kept.chain_floats;
       double entropy = 0;
       log_num[b] = NEG_INF;
@@ -421,8 +416,6 @@ struct Driver {
       if (ENT) entropy_num[b] = entropy;
       if (keep) kept.value[4 * b + 1] = log_num[b], kept.value[4 * b + 3] = entropy;
     }
-    for (int i = 0; i < threads; i++) delete chains[i];
-    delete[] chains;
   }
 
   // ---- backward
@@ -444,20 +437,20 @@ struct Driver {
   template <class Scorer, class F>
   int backward(Scorer& scorer, const void* kept_buffer, const Upstreams& up, bool raw, F&& consume) {
     Kept kept(p, what, (void*)kept_buffer);
-    State* states = den ? new State[B] : nullptr;
-    Lattice<ENT>** lattices = den ? new Lattice<ENT>*[threads]() : nullptr;
+    Each<State> states(den ? B : 0);
+    Each<Lattice<ENT>> lattices(den ? threads : 0);
     Buffer<float> gradients;  // per thread: one frame
     i64 most = 0;
     for (i64 b = 0; b < B; b++) most = imax(most, rows.count(b));
     const i64 grad_floats = round_up(most * C, 16);
     gradients.allocate(grad_floats * threads);
     if (den) {
-      for (int i = 0; i < threads; i++) lattices[i] = new Lattice<ENT>(*g, p);
+      for (int i = 0; i < threads; i++) lattices.make(i, *g, p);
       for (i64 b = 0; b < B; b++) {
-        states[b].allocate(p.states, g->num_slots);
-        lattices[0]->set_final(states[b].b0, states[b].b1);
+        states.make(b).allocate(p.states, g->num_slots);
+        lattices[0].set_final(states[b].b0, states[b].b1);
         states[b].dead = !up.any_z(b) || kept.value[4 * b] == NEG_INF;
-        float m = lattices[0]->recentre(states[b].b0, states[b].b1);
+        float m = lattices[0].recentre(states[b].b0, states[b].b1);
         if (m != NEG_INF) states[b].offset += m;
       }
     }
@@ -474,17 +467,12 @@ struct Driver {
           int thread = omp_get_thread_num();
           normalize_frame(f);
           float* grad = gradients.data + thread * grad_floats;
-          if (den && !states[b].dead) retreat(*lattices[thread], states[b], f, kept, up, !raw, grad);
+          if (den && !states[b].dead) retreat(lattices[thread], states[b], f, kept, up, !raw, grad);
           else memset(grad, 0, rows.count(b) * C * sizeof(float));
           if (num) add_chain(f, kept, up, grad);
           finish_rows(f, grad, raw, NEGLIGIBLE * up.scale(b));
         }
       consume(chunk);
-    }
-    if (den) {
-      for (int i = 0; i < threads; i++) delete lattices[i];
-      delete[] lattices;
-      delete[] states;
     }
     return 0;
   }

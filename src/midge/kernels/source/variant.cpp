@@ -31,7 +31,7 @@ template <class F>
 int guarded(const midge_problem& p, int32_t what, F&& f) {
   try {
     return wants(what, MIDGE_ENTROPY) ? with_scorer<true>(p, what, f) : with_scorer<false>(p, what, f);
-  } catch (OutOfMemory) {
+  } catch (...) {  // OutOfMemory, or bad_alloc of a small object
     return 1;
   }
 }

@@ -302,7 +302,12 @@ struct ChainViterbi {
   Buffer<float> P, R, P2, R2, best;
   Buffer<uint8_t> label_code;  // [T][max(k, 1)][U + 1]: how R (P) was entered
   Buffer<int32_t> blank_code;  // [T][U + 1]
-  explicit ChainViterbi(const midge_problem& problem) : p(problem), dedup(problem.deduplicate != 0) {}
+  // With memory for utterances of up to T frames and U labels.
+  ChainViterbi(const midge_problem& problem, i64 T, i64 U) : p(problem), dedup(problem.deduplicate != 0) {
+    for (Buffer<float>* b : {&P, &R, &P2, &R2, &best}) b->allocate(U + 1);
+    label_code.allocate(T * (p.alignment == MIDGE_K_CONSTRAINED ? p.k : 1) * (U + 1));
+    blank_code.allocate(T * (U + 1));
+  }
 
   // label_code: 0 new label after P, 1 new label after R, 2 repeat, 3 blank or (unbounded) no label.
   double run(const float* arcs, i64 stride, i64 T, i64 U, const int64_t* ids, float final_weight, PathWriter& out) {
@@ -310,9 +315,6 @@ struct ChainViterbi {
     const bool constrained = p.alignment == MIDGE_K_CONSTRAINED, local = p.normalization != MIDGE_GLOBAL;
     const bool unbounded = p.alignment == MIDGE_UNBOUNDED;
     const int k = constrained ? p.k : 1;
-    for (Buffer<float>* b : {&P, &R, &P2, &R2, &best}) b->grow(n1);
-    label_code.grow(T * k * n1);
-    blank_code.grow(T * n1);
     for (i64 u = 0; u <= U; u++) P[u] = R[u] = NEG_INF;
     P[0] = 0;
     double offset = 0;
@@ -426,10 +428,10 @@ template <class D, class Scorer>
 int best_path_of_lattice(D& d, Scorer& scorer, double* weight, int64_t* length, int64_t* labels, int64_t* frames) {
   const midge_problem& p = d.p;
   const i64 B = p.batch, longest = path_length(p, 0);
-  Viterbi** each = new Viterbi*[B];
-  for (i64 b = 0; b < B; b++) each[b] = new Viterbi(*d.g, p), each[b]->start(), weight[b] = 0;
+  Each<Viterbi> each(B);
+  for (i64 b = 0; b < B; b++) each.make(b, *d.g, p).start(), weight[b] = 0;
   Codes codes;
-  codes.allocate(B * p.frames, each[0]->count(), each[0]->largest());
+  codes.allocate(B * p.frames, each[0].count(), each[0].largest());
   for (i64 t0 = 0; t0 < d.max_frames; t0 += d.frames_per_chunk) {
     d.set_chunk(t0, imin(t0 + d.frames_per_chunk, d.max_frames));
     d.activate_all();
@@ -439,21 +441,19 @@ int best_path_of_lattice(D& d, Scorer& scorer, double* weight, int64_t* length, 
     for (i64 b = 0; b < B; b++)
       for (i64 f = d.chunk.first_frame[b]; f < d.chunk.first_frame[b + 1]; f++) {
         d.normalize_frame(f);
-        weight[b] += each[b]->frame(d.arcs_of(f));
-        codes.put(b * p.frames + d.chunk.frames[f].t, each[b]->codes);
+        weight[b] += each[b].frame(d.arcs_of(f));
+        codes.put(b * p.frames + d.chunk.frames[f].t, each[b].codes);
       }
   }
 #pragma omp parallel for schedule(dynamic)
   for (i64 b = 0; b < B; b++) {
     i64 state, from;
-    weight[b] += each[b]->finish(state, from);
+    weight[b] += each[b].finish(state, from);
     PathWriter out{labels + b * longest, frames + b * longest};
-    if (weight[b] != NEG_INF) each[b]->trace(codes, b * p.frames, p.num_frames[b], state, from, out);
+    if (weight[b] != NEG_INF) each[b].trace(codes, b * p.frames, p.num_frames[b], state, from, out);
     out.reverse();
     length[b] = out.n;
   }
-  for (i64 b = 0; b < B; b++) delete each[b];
-  delete[] each;
   return 0;
 }
 
@@ -462,6 +462,8 @@ int best_path_of_chain(D& d, Scorer& scorer, double* weight, int64_t* length, in
   const midge_problem& p = d.p;
   const i64 B = p.batch, longest = path_length(p, 0), stride = (p.deduplicate ? 3 : 2) * (p.labels + 1);
   Buffer<float> arcs(B * p.frames * stride);
+  Each<ChainViterbi> chains(d.threads);
+  for (int i = 0; i < d.threads; i++) chains.make(i, p, d.max_frames, d.max_labels);
   for (i64 t0 = 0; t0 < d.max_frames; t0 += d.frames_per_chunk) {
     d.set_chunk(t0, imin(t0 + d.frames_per_chunk, d.max_frames));
     d.activate_positions(nullptr, 0);
@@ -475,12 +477,11 @@ int best_path_of_chain(D& d, Scorer& scorer, double* weight, int64_t* length, in
   }
 #pragma omp parallel for schedule(dynamic)
   for (i64 b = 0; b < B; b++) {
-    ChainViterbi chain(p);
     PathWriter out{labels + b * longest, frames + b * longest};
     weight[b] = NEG_INF;
     if (d.labels.possible[b])
-      weight[b] = chain.run(arcs.data + b * p.frames * stride, stride, p.num_frames[b], p.num_labels[b],
-                            p.label_ids + b * p.labels, d.final_of(b), out);
+      weight[b] = chains[omp_get_thread_num()].run(arcs.data + b * p.frames * stride, stride, p.num_frames[b],
+                                                   p.num_labels[b], p.label_ids + b * p.labels, d.final_of(b), out);
     out.reverse();
     length[b] = out.n;
   }
