@@ -256,8 +256,13 @@ struct Driver {
     const Frame& fr = chunk.frames[f];
     const bool blank = p.alignment != MIDGE_FRAME_NO_BLANK;
     if (p.normalization == MIDGE_GLOBAL && blank && p.context != MIDGE_NEXT_STATE_TABLE) return;
-    for (i64 r = 0; r < rows.count(fr.b); r++)
-      if (chunk.active[fr.first_row + r]) normalize_row(arcs_of(f) + r * C, V, p.normalization, blank, mask_of(fr.b, r));
+    RowGroup group(V, p.normalization);
+    for (i64 r = 0; r < rows.count(fr.b); r++) {
+      if (!chunk.active[fr.first_row + r]) continue;
+      mask_row(arcs_of(f) + r * C, V, blank, mask_of(fr.b, r));
+      group.add(arcs_of(f) + r * C);
+    }
+    group.flush();
   }
 
   // The chain's arcs of a frame out of the rows. Rows that are not active have no path: -inf.

@@ -9,23 +9,59 @@ inline void subtract(float* x, i64 n, float v) {
   for (i64 i = 0; i < n; i++) x[i] -= v;
 }
 
-// Removes the arcs that the automaton does not have (mask: next states of the row, or null), then normalizes in place.
-inline void normalize_row(float* w, i64 V, int normalization, bool blank, const int32_t* mask) {
+// Removes the arcs that the automaton does not have (mask: next states of the row, or null).
+inline void mask_row(float* w, i64 V, bool blank, const int32_t* mask) {
   if (mask)
     for (i64 y = 0; y < V; y++)
       if (mask[y] < 0) w[1 + y] = NEG_INF;
   if (!blank) w[0] = NEG_INF;
-  if (normalization == MIDGE_SOFTMAX) {
-    subtract(w, V + 1, lse_of(w, V + 1));
-  } else if (normalization == MIDGE_HAT) {
-    float l = lse_of(w + 1, V), x = w[0];
-    if (l == NEG_INF) {
-      w[0] = x == NEG_INF ? NEG_INF : 0.f;
-    } else {
-      w[0] = x == NEG_INF ? NEG_INF : neg_softplus(-x);
-      subtract(w + 1, V, l + (x == NEG_INF ? 0.f : -neg_softplus(x)));
-    }
+}
+
+// Rows that are normalized together, in place: a row's own logarithms and exponentials are a lane of a vector.
+struct RowGroup {
+  const i64 V;
+  const int normalization;
+  float* row[VW];
+  int count = 0;
+  RowGroup(i64 labels, int kind) : V(labels), normalization(kind) {}
+
+  void add(float* w) {
+    if (normalization == MIDGE_GLOBAL) return;
+    row[count++] = w;
+    if (count == VW) flush();
   }
+  void flush() {
+    const i64 first = normalization == MIDGE_HAT ? 1 : 0;  // HAT: the labels, apart from blank
+    float max[VW] = {}, sum[VW] = {}, blank[VW] = {}, shift[VW];
+    for (int i = 0; i < count; i++) {
+      sum[i] = sum_exp(row[i] + first, V + 1 - first, max[i]);
+      blank[i] = row[i][0];
+    }
+    vf total = load(max) + vlog(load(sum));
+    if (normalization == MIDGE_HAT) split(blank, total);
+    store(shift, total);
+    for (int i = 0; i < count; i++) {
+      if (first) row[i][0] = blank[i];
+      subtract(row[i] + first, V + 1 - first, shift[i]);
+    }
+    count = 0;
+  }
+
+  // HAT: blank's score x becomes log sigmoid(x), and what the labels' total l is divided by gets 1 + e^x.
+  static void split(float* blank, vf& total) {
+    const vf x = load(blank), none = splat(NEG_INF);
+    const vf stay = total == none ? splat(0.f) : neg_softplus(-x);  // no label, so blank is certain
+    total = total == none || x == none ? total : total - neg_softplus(x);
+    store(blank, x == none ? none : stay);
+  }
+};
+
+// A row alone.
+inline void normalize_row(float* w, i64 V, int normalization, bool blank, const int32_t* mask) {
+  RowGroup group(V, normalization);
+  mask_row(w, V, blank, mask);
+  group.add(w);
+  group.flush();
 }
 
 // g: gradient by the normalized weights w; out: gradient by the raw weights. out may be w.

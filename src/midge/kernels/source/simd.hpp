@@ -121,9 +121,9 @@ MIDGE_INLINE vf vtanh(vf x) {
 }
 
 // -log(1 + e^x) = -softplus(x), never overflowing.
-MIDGE_INLINE float neg_softplus(float x) {
-  float e = sexp(x > 0 ? -x : x);
-  return -(smax(x, 0.f) + (e < 1e-3f ? e - 0.5f * e * e : slog(1.f + e)));
+MIDGE_INLINE vf neg_softplus(vf x) {
+  vf e = vexp(x > splat(0.f) ? -x : x);
+  return -(vmax(x, splat(0.f)) + (e < splat(1e-3f) ? e - splat(0.5f) * e * e : vlog(splat(1.f) + e)));
 }
 MIDGE_INLINE float sigmoid(float x) {
   float e = sexp(x > 0 ? -x : x);
@@ -152,15 +152,22 @@ MIDGE_INLINE void store_part(float* p, vf x, i64 n) {
   for (i64 i = 0; i < n; i++) p[i] = a[i];
 }
 
-// log sum exp of p[0..n); -inf for an empty or all -inf row.
-inline float lse_of(const float* p, i64 n) {
-  float m = max_of(p, n);
-  if (m == NEG_INF) return NEG_INF;
-  vf s = splat(0.f), vm = splat(m);
+// The sum of e^(p[i] - max) over p[0..n), and the maximum; 0 for an empty or all -inf row.
+inline float sum_exp(const float* p, i64 n, float& max) {
+  max = max_of(p, n);
+  if (max == NEG_INF) return 0.f;
+  vf s = splat(0.f), vm = splat(max);
   i64 i = 0;
   for (; i + VW <= n; i += VW) s += vexp(load(p + i) - vm);
   if (i < n) s += vexp(load_part(p + i, n - i, NEG_INF) - vm);
-  return m + slog(hsum(s));
+  return hsum(s);
+}
+
+// log sum exp of p[0..n); -inf for an empty or all -inf row.
+inline float lse_of(const float* p, i64 n) {
+  float max;
+  const float s = sum_exp(p, n, max);
+  return max == NEG_INF ? NEG_INF : max + slog(s);
 }
 
 }  // namespace
