@@ -11,10 +11,21 @@ import sys
 from collections.abc import Sequence
 
 import midge
-from midge.cli import align, bench, demo, draw, evaluate, info, prepare, train, transcribe
+from midge.cli import (
+    align,
+    bench,
+    demo,
+    draw,
+    evaluate,
+    info,
+    prepare,
+    stream,
+    train,
+    transcribe,
+)
 from midge.cli.mistakes import Mistake
 
-_COMMANDS = (prepare, train, evaluate, transcribe, align, info, demo, bench, draw)
+_COMMANDS = (prepare, train, evaluate, transcribe, stream, align, info, demo, bench, draw)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="midge",
         description="Streaming speech recognition with globally normalized transducers.",
-        epilog="example:  midge demo label-bias",
+        epilog="example:  midge demo",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"midge {midge.__version__}")

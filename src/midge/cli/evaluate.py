@@ -12,24 +12,39 @@ import midge
 from midge.cli.mistakes import users_own
 from midge.cli.outputs import check_folder, tell
 from midge.data import Utterance, read_manifest
-from midge.decoding import Comparison, Evaluation, check_comparable, compare, evaluate, reports
+from midge.decoding import (
+    Comparison,
+    Evaluation,
+    check_comparable,
+    compare,
+    evaluate,
+    reports,
+    streaming_evaluation,
+)
+from midge.decoding.latency import CHUNK_SECONDS
 from midge.decoding.recordings import BATCH_SECONDS
+from midge.decoding.streaming_evaluation import StreamingEvaluation, evaluate_streaming
+from midge.decoding.streams import BLOCK_SIZE, StreamingDecoder
 from midge.models import Recognizer, load
 from midge.progress import Progress
 
 _DESCRIPTION = """\
 Transcribes every utterance of a manifest by the best path, and prints word, character and sentence
 error rates with confidence intervals (bootstrap over speakers). An utterance that cannot be read
-counts as all deleted, is named, and makes the exit code 1."""
+counts as all deleted, is named, and makes the exit code 1. With --streaming each is also heard as a
+stream, chunk by chunk: how late words are shown and last changed, how many are revised, and error
+rates beside the offline one, without trailing silence and with endpoints."""
 
 _EXAMPLES = """\
 examples:
   midge evaluate runs/demo prepared/test.jsonl.gz --output results
   midge evaluate runs/demo prepared/test.jsonl.gz --output results --group kind --ids hard.txt
   midge evaluate runs/other prepared/test.jsonl.gz --output others --compare results
+  midge evaluate runs/demo prepared/test.jsonl.gz --output live --streaming
 
-writes results.json, hypotheses.jsonl, hypotheses.trn, references.trn and alignments.txt. A manifest
-is what `midge prepare` writes, or JSON lines with id, audio, text and perhaps speaker."""
+writes results.json, hypotheses.jsonl, hypotheses.trn, references.trn and alignments.txt, and with
+--streaming streaming.json. A manifest is what `midge prepare` writes, or JSON lines with id, audio,
+text and perhaps speaker; for the delays of words it has to have their times."""
 
 
 def add_to(commands: Any) -> None:
@@ -70,6 +85,21 @@ def add_to(commands: Any) -> None:
         metavar="S",
         help=f"audio decoded together ({BATCH_SECONDS:g})",
     )
+    parser.add_argument("--streaming", action="store_true", help="measure live streams too")
+    parser.add_argument(
+        "--chunk-seconds",
+        type=float,
+        default=CHUNK_SECONDS,
+        metavar="S",
+        help=f"how much a stream hears at a time ({CHUNK_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--block-size",
+        type=int,
+        default=BLOCK_SIZE,
+        metavar="N",
+        help=f"frames that a stream encodes together ({BLOCK_SIZE})",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the bootstrap (0)")
     parser.add_argument("--json", action="store_true", help="print results.json, not tables")
 
@@ -81,18 +111,27 @@ def _run(arguments: argparse.Namespace) -> int:
         utterances = read_manifest(arguments.manifest)
         id_groups = _id_groups(arguments.ids)
         recognizer = load(arguments.model)
+        decoder = None
+        if arguments.streaming:
+            decoder = StreamingDecoder(recognizer, block_size=arguments.block_size)
         before = None if arguments.compare is None else _before(arguments, utterances, recognizer)
         check_folder(arguments.output)
+        options = {
+            "group_fields": arguments.group,
+            "id_groups": id_groups,
+            "batch_seconds": arguments.batch_seconds,
+            "seed": arguments.seed,
+        }
         with Progress(len(utterances), "decoding", unit="utterances") as progress:
             evaluation = evaluate(
                 recognizer,
                 utterances,
-                group_fields=arguments.group,
-                id_groups=id_groups,
-                batch_seconds=arguments.batch_seconds,
-                seed=arguments.seed,
                 progress=lambda count: progress.advance(count=count),
+                **options,
             )
+        live = (
+            None if decoder is None else _live(decoder, utterances, evaluation, arguments, options)
+        )
         comparisons = () if before is None else compare(before, evaluation, arguments.seed)
         description = {
             "midge": midge.__version__,
@@ -102,7 +141,10 @@ def _run(arguments: argparse.Namespace) -> int:
             "is_exact": recognizer.is_exact,
         }
         written = reports.save(evaluation, arguments.output, comparisons, description)
-    _show(evaluation, comparisons, reports.to_json(evaluation, comparisons, description), arguments)
+        if live is not None:
+            written.append(streaming_evaluation.save(live, arguments.output))
+    found = reports.to_json(evaluation, comparisons, description)
+    _show(evaluation, comparisons, live, found, arguments)
     tell("wrote " + ", ".join(map(str, written)))
     return 1 if evaluation.failed else 0
 
@@ -130,16 +172,39 @@ def _before(
     return before
 
 
+def _live(
+    decoder: StreamingDecoder,
+    utterances: Sequence[Utterance],
+    offline: Evaluation,
+    arguments: argparse.Namespace,
+    options: dict[str, Any],
+) -> StreamingEvaluation:
+    total = streaming_evaluation.NUM_PASSES * len(utterances)
+    with Progress(total, "streaming", unit="utterances") as progress:
+        return evaluate_streaming(
+            decoder,
+            utterances,
+            offline,
+            chunk_seconds=arguments.chunk_seconds,
+            progress=lambda count: progress.advance(count=count),
+            **options,
+        )
+
+
 def _show(
     evaluation: Evaluation,
     comparisons: Sequence[Comparison],
+    live: StreamingEvaluation | None,
     found: dict[str, Any],
     arguments: argparse.Namespace,
 ) -> None:
     if arguments.json:
-        print(json.dumps(found))
+        streaming = {} if live is None else {"streaming": streaming_evaluation.to_json(live)}
+        print(json.dumps({**found, **streaming}))
         return
     print(reports.table(evaluation))
+    if live is not None:
+        print(f"\nLive:\n{streaming_evaluation.table(live)}")
     if comparisons:
         print(f"\nCompared with {arguments.compare}, on the same utterances:")
         print(reports.comparison_table(comparisons))

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from midge.audio import audio_info
+from midge.cli.decoder_options import add_decoder_options, decoder_of
 from midge.cli.mistakes import Mistake, users_own
 from midge.cli.outputs import output_paths, tell, write
 from midge.decoding import FORMATS, transcribe_files
+from midge.decoding.offline import decode_files
 from midge.decoding.recordings import MAX_SECONDS
 from midge.models import Transcript, load
 from midge.progress import Progress
 
 _DESCRIPTION = """\
-Transcribes audio files of any format, sample rate and length by the best path. Long ones are cut at
-quiet places. A file that cannot be read is named and the others go on; the exit code is then 1."""
+Transcribes audio files of any format, sample rate and length. Long ones are cut at quiet places. A
+file that cannot be read is named and the others go on; the exit code is then 1."""
 
 _EXAMPLES = """\
 examples:
   midge transcribe runs/demo speech.flac
   midge transcribe runs/demo *.wav --format srt --output captions
   midge transcribe runs/demo *.wav --format trn > hypotheses.trn
+  midge transcribe runs/demo speech.flac --format json --decoder sum-path --num-best 5 --confidence
 
 Without --output the result goes to standard output; the text of several files with their names
 before it. With --output each file has one of its own there."""
@@ -50,6 +53,7 @@ def add_to(commands: Any) -> None:
         metavar="S",
         help=f"cut longer recordings ({MAX_SECONDS:g})",
     )
+    add_decoder_options(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -59,14 +63,19 @@ def _run(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--max-seconds should be at least 1, got {arguments.max_seconds}")
         targets = output_paths(names, arguments.format, arguments.output)
         recognizer = load(arguments.model)
+        decoder = decoder_of(arguments, recognizer)
     num_failed = 0
     with Progress(_total_seconds(names), "transcribing", unit="s of audio") as progress:
         steps = _WholeSeconds(progress)
-        found = transcribe_files(
-            recognizer,
-            [Path(name) for name in names],
-            max_seconds=arguments.max_seconds,
-            progress=steps.advance,
+        paths = [Path(name) for name in names]
+        options: dict[str, Any] = {
+            "max_seconds": arguments.max_seconds,
+            "progress": steps.advance,
+        }
+        found: Iterator[tuple[Path, Transcript | Exception]] = (
+            transcribe_files(recognizer, paths, **options)
+            if decoder is None
+            else decode_files(decoder, paths, **options)
         )
         for name, (_, result) in zip(names, found, strict=True):
             if isinstance(result, Transcript):

@@ -1,5 +1,7 @@
 """From frames to words, and how good they are: decoding, written results and evaluation."""
 
+from midge.decoding.beam import BeamConfig, BeamResult, beam_search
+from midge.decoding.biasing import PhraseBias, phrase_bias
 from midge.decoding.bootstrap import (
     Interval,
     Units,
@@ -9,6 +11,9 @@ from midge.decoding.bootstrap import (
     interaction,
     relative_difference,
 )
+from midge.decoding.calibration import Calibration, calibration
+from midge.decoding.confidence import Confidence, Posterior, confidences
+from midge.decoding.endpointing import EndpointConfig
 from midge.decoding.errors import ErrorCounts, Pair, TextErrors, align, count_errors, text_errors
 from midge.decoding.evaluation import (
     Comparison,
@@ -19,34 +24,66 @@ from midge.decoding.evaluation import (
     compare,
     evaluate,
 )
+from midge.decoding.events import Partial, Segment
 from midge.decoding.exact import LabelSequence, SumPath, sum_path
 from midge.decoding.formats import FORMATS, Format
+from midge.decoding.fusion import Fusion, fused_lattice
+from midge.decoding.language_models import NgramModel, read_arpa
+from midge.decoding.live import decode_offline
+from midge.decoding.offline import DecodedTranscript, DecoderConfig, OfflineDecoder, decode_files
 from midge.decoding.recordings import cut_at_pauses, transcribe_files
+from midge.decoding.risk import least_risk
+from midge.decoding.streams import Stream, StreamingDecoder
 
 __all__ = [
     "FORMATS",
+    "BeamConfig",
+    "BeamResult",
+    "Calibration",
     "Comparison",
+    "Confidence",
+    "DecodedTranscript",
+    "DecoderConfig",
+    "EndpointConfig",
     "ErrorCounts",
     "Evaluation",
     "Format",
+    "Fusion",
     "GroupRates",
     "Interval",
     "LabelSequence",
+    "NgramModel",
+    "OfflineDecoder",
     "Pair",
+    "Partial",
+    "PhraseBias",
+    "Posterior",
+    "Segment",
+    "Stream",
+    "StreamingDecoder",
     "SumPath",
     "TextErrors",
     "Units",
     "UtteranceResult",
     "align",
+    "beam_search",
+    "calibration",
     "check_comparable",
     "compare",
     "confidence_interval",
+    "confidences",
     "count_errors",
     "cut_at_pauses",
+    "decode_files",
+    "decode_offline",
     "difference",
     "error_rate",
     "evaluate",
+    "fused_lattice",
     "interaction",
+    "least_risk",
+    "phrase_bias",
+    "read_arpa",
     "relative_difference",
     "sum_path",
     "text_errors",

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from midge.decoding.offline import DecodedTranscript, Segment
 from midge.models import TimedWord, Transcript
 
 MAX_LINE_SIZE = 42
@@ -55,7 +56,9 @@ def to_text(transcript: Transcript, recording: str = "") -> str:
 def to_json(transcript: Transcript, recording: str) -> str:
     """One JSON object on one line: recording, text, words with times in seconds, score, seconds.
 
-    A confidence that is not known, and a score that is not finite, is null.
+    A confidence that is not known, and a score that is not finite, is null. What was decoded with
+    more than the best path also has its segments: each with its alternatives, whether they are
+    proved to be the best, and the confidence intervals of its words.
     """
     return json.dumps(json_object(transcript, recording), ensure_ascii=False) + "\n"
 
@@ -71,13 +74,37 @@ def json_object(transcript: Transcript, recording: str) -> dict[str, Any]:
         }
         for span in spans(transcript, recording)
     ]
-    return {
+    found = {
         "recording": recording,
         "text": transcript.text,
         "words": words,
-        "score": transcript.score if math.isfinite(transcript.score) else None,
+        "score": _finite(transcript.score),
         "seconds": transcript.seconds,
     }
+    if isinstance(transcript, DecodedTranscript):
+        found["segments"] = list(map(_segment_json, transcript.segments))
+    return found
+
+
+def _segment_json(segment: Segment) -> dict[str, Any]:
+    return {
+        "start": segment.start,
+        "end": segment.end,
+        "is_proved": segment.is_proved,
+        "alternatives": [
+            {
+                "text": each.text,
+                "log_probability": _finite(each.log_probability),
+                "score": _finite(each.score),
+            }
+            for each in segment.alternatives
+        ],
+        "confidence_intervals": [[each.low, each.high] for each in segment.confidences],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def to_ctm(transcript: Transcript, recording: str, channel: str = "1") -> str:

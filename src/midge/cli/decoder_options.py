@@ -1,0 +1,88 @@
+"""Options of commands that decode whole recordings: which search, and with which hints."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from midge.decoding.beam import BeamConfig
+from midge.decoding.language_models import label_words, read_arpa
+from midge.decoding.offline import DecoderConfig, OfflineDecoder
+from midge.models import Recognizer
+
+_DEFAULTS = DecoderConfig()
+NAMES = {
+    "decoder": "search",
+    "num_best": "num_best",
+    "confidence": "has_confidence",
+    "least_risk": "has_least_risk",
+    "blank_penalty": "blank_penalty",
+    "lm_weight": "lm_weight",
+    "label_bonus": "label_bonus",
+    "internal_lm_weight": "internal_lm_weight",
+    "phrase_bonus": "phrase_bonus",
+}
+"""Option and field of `DecoderConfig`."""
+
+
+def add_decoder_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options, in a group of their own."""
+    group = parser.add_argument_group(
+        "decoding",
+        "By default the best path is followed. sum-path finds the most probable label sequence; "
+        "beam approximates it, for every model.",
+    )
+    group.add_argument(
+        "--decoder", choices=("max-path", "sum-path", "beam"), default="max-path", help="(max-path)"
+    )
+    group.add_argument(
+        "--num-best", type=int, default=1, metavar="N", help="alternatives in JSON (1)"
+    )
+    group.add_argument(
+        "--confidence", action="store_true", help="posterior probability of each word"
+    )
+    group.add_argument(
+        "--least-risk", action="store_true", help="answer by the fewest expected word errors"
+    )
+    size = BeamConfig().beam_size
+    group.add_argument("--beam-size", type=int, default=size, metavar="N", help=f"({size})")
+    group.add_argument("--lm", type=Path, metavar="ARPA", help="n-gram model of the labels")
+    group.add_argument("--phrases", type=Path, metavar="FILE", help="phrases to expect, one a line")
+    for name, what in {
+        "lm_weight": "weight of --lm",
+        "internal_lm_weight": "of the model's own language model, to be subtracted",
+        "label_bonus": "for each label, in nats",
+        "phrase_bonus": "for each label of a phrase, in nats",
+        "blank_penalty": "on blank, in nats, so that fewer labels are missed",
+    }.items():
+        default = getattr(_DEFAULTS, NAMES[name])
+        group.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=float,
+            default=default,
+            metavar="X",
+            help=f"{what} ({default:g})",
+        )
+
+
+def decoder_of(arguments: argparse.Namespace, recognizer: Recognizer) -> OfflineDecoder | None:
+    """The decoder that the options ask for; None for the plain best path.
+
+    Raises:
+        ValueError: if the options do not go together, or a file is not what it should be.
+        OSError: if a file cannot be read.
+    """
+    config = DecoderConfig(
+        beam=BeamConfig(beam_size=arguments.beam_size),
+        **{field: getattr(arguments, name) for name, field in NAMES.items()},
+    )
+    if config == _DEFAULTS and arguments.lm is None and arguments.phrases is None:
+        return None
+    model = None
+    if arguments.lm is not None:
+        model = read_arpa(arguments.lm, label_words(recognizer.tokens))
+    phrases: list[str] = []
+    if arguments.phrases is not None:
+        lines = arguments.phrases.read_text(encoding="utf-8").splitlines()
+        phrases = [line for line in lines if line.strip()]
+    return OfflineDecoder(recognizer, config, model, phrases)

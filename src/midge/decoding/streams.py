@@ -1,0 +1,406 @@
+"""Live decoding: sound that comes in pieces, words that come as soon as they are known.
+
+A `StreamingDecoder` holds what streams share: the model, and its context states embedded once. A
+`Stream` holds everything that is one stream's. Encoder and search run in blocks of a fixed number
+of frames, counted from the start of a segment, so that pieces of any sizes give the same result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from weakref import WeakValueDictionary
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from midge.alignments import LabelDependent
+from midge.decoding.blank_penalty import with_blank_penalty
+from midge.decoding.endpointing import EndpointConfig
+from midge.decoding.events import EndReason, Partial, Segment
+from midge.decoding.open_segment import Inputs, OpenSegment
+from midge.decoding.recordings import joined
+from midge.encoders import join_states, split_state
+from midge.lattices import BestPathSearch, SearchState
+from midge.models import Recognizer, Transcript
+
+MARGIN = 200.0
+"""Nats. States further below the best are dropped; offline and live alike."""
+MAX_TAIL_SECONDS = 10.0
+"""Older frames are committed even if survivors disagree on them."""
+BLOCK_SIZE = 4
+"""Frames that are encoded together. A live stream waits for as many, 0.12 s at 30 ms a frame; with
+larger blocks words cost less and come later."""
+_PIECE_SECONDS = 10.0
+
+
+class StreamingDecoder:
+    """A recognizer ready for any number of streams, by the best path.
+
+    The parameters are read once, here; later training does not reach the search.
+
+    Args:
+        recognizer: with a streaming encoder and a finite label context, in evaluation mode.
+        margin: how far below the best, in nats, a state may fall; see `BestPathSearch`.
+        max_tail_seconds: how much may stay uncommitted; None is no limit.
+        block_size: frames that are encoded together.
+
+    Raises:
+        ValueError: for a recognizer that cannot run live, or a number out of range.
+
+    Example:
+        >>> import midge, numpy as np
+        >>> tokens = midge.build_tokens(midge.TokensConfig(), [("a", "one two")])
+        >>> config = midge.RecognizerConfig(
+        ...     encoder=midge.LSTMConfig(num_layers=1, size=8),
+        ...     lattice=midge.LatticeConfig(context_size=1, hidden_size=8, rnn_size=8),
+        ... )
+        >>> decoder = StreamingDecoder(midge.Recognizer(config, tokens).eval())
+        >>> stream = decoder.stream(sample_rate=16000)
+        >>> for _ in range(10):
+        ...     stream.accept(np.zeros(1600, np.float32))
+        >>> stream.result().seconds, stream.finish().seconds
+        (1.0, 1.0)
+    """
+
+    def __init__(
+        self,
+        recognizer: Recognizer,
+        *,
+        margin: float = MARGIN,
+        max_tail_seconds: float | None = MAX_TAIL_SECONDS,
+        block_size: int = BLOCK_SIZE,
+    ) -> None:
+        """Checks the arguments, and embeds the context states."""
+        _check_live(recognizer)
+        if block_size < 1:
+            raise ValueError(f"block_size should be at least 1 frame, got {block_size}")
+        if max_tail_seconds is not None and not max_tail_seconds > 0:
+            raise ValueError(f"max_tail_seconds should be more than 0, got {max_tail_seconds}")
+        self.recognizer = recognizer
+        self.block_size = block_size
+        self._margin = margin
+        self._max_tail = self._num_frames(max_tail_seconds)
+        self._plain_search = self._new_search(0.0)
+        # A search lives as long as a stream that uses it.
+        self._searches: WeakValueDictionary[float, BestPathSearch] = WeakValueDictionary()
+        self._searches[0.0] = self._plain_search
+
+    def stream(
+        self,
+        sample_rate: int,
+        *,
+        endpointing: EndpointConfig | None = None,
+        blank_penalty: float = 0.0,
+    ) -> Stream:
+        """Starts a stream; see `Stream`."""
+        return Stream(self, sample_rate, endpointing=endpointing, blank_penalty=blank_penalty)
+
+    @torch.no_grad()
+    def step(self, streams: Sequence[Stream]) -> int:
+        """Takes every stream that is ready one block further, all of them together.
+
+        A stream's labels and times are those of the stream alone, its score up to 1e-4: matrix
+        products of other sizes differ in the last bit.
+
+        Args:
+            streams: of this decoder.
+
+        Returns:
+            How many were ready; 0 if all wait for more sound.
+
+        Raises:
+            ValueError: if a stream is another decoder's.
+        """
+        if any(stream.decoder is not self for stream in streams):
+            raise ValueError("streams should be of the decoder that steps them")
+        ready = list(dict.fromkeys(stream for stream in streams if stream.is_ready))
+        encoded = self._encode(ready)
+        for group in _grouped(ready, lambda stream: id(stream._search)):
+            self._search(group, [encoded[stream] for stream in group])
+        for stream in ready:
+            stream._settle()
+        return len(ready)
+
+    def _encode(self, streams: Sequence[Stream]) -> dict[Stream, Tensor]:
+        """The encoder frames [m, output_size] of the next block of each stream."""
+        blocks = {stream: stream._inputs.take(self.block_size) for stream in streams}
+        look_ahead = self.recognizer.encoder.look_ahead
+        encoded: dict[Stream, Tensor] = {}
+        for group in _grouped(
+            streams,
+            # The encoder wants streams that are equally far behind their input.
+            lambda each: (len(blocks[each]), min(each._open.num_inputs, look_ahead)),
+        ):
+            frames = torch.stack([blocks[stream] for stream in group])
+            outputs = self._encode_together(group, frames)
+            encoded.update(zip(group, outputs, strict=True))
+        return encoded
+
+    def _encode_together(self, streams: Sequence[Stream], frames: Tensor) -> list[Tensor]:
+        encoder = self.recognizer.encoder
+        segments = [stream._open for stream in streams]
+        state = segments[0].encoder_state
+        if len(segments) > 1:
+            state = join_states([segment.encoder_state for segment in segments])
+        outputs, state = encoder.step(frames, state)
+        states = [state] if len(segments) == 1 else split_state(state)
+        found = []
+        for stream, segment, part, output in zip(streams, segments, states, outputs, strict=True):
+            segment.encoder_state = part
+            segment.num_inputs += frames.shape[1]
+            if stream._is_last_block:
+                output = torch.cat((output, encoder.finish(part)[0]))
+            found.append(output)
+        return found
+
+    def _search(self, streams: Sequence[Stream], encoded: Sequence[Tensor]) -> None:
+        """Takes streams that share a search through their encoder frames."""
+        segments = [stream._open for stream in streams]
+        num_frames = torch.tensor([len(frames) for frames in encoded])
+        frames = nn.utils.rnn.pad_sequence(list(encoded), batch_first=True)
+        state = segments[0].search_state
+        if len(segments) > 1:
+            state = SearchState.join([segment.search_state for segment in segments])
+        state = streams[0]._search.step(frames, num_frames, state)
+        states = [state] if len(segments) == 1 else state.split()
+        for segment, part in zip(segments, states, strict=True):
+            segment.search_state = part
+
+    def _search_for(self, blank_penalty: float) -> BestPathSearch:
+        """The search with a penalty, shared by all streams that have it."""
+        search = self._searches.get(blank_penalty)
+        if search is None:
+            search = self._searches[blank_penalty] = self._new_search(blank_penalty)
+        return search
+
+    def _new_search(self, blank_penalty: float) -> BestPathSearch:
+        lattice = self.recognizer.lattice
+        if blank_penalty:
+            lattice = with_blank_penalty(lattice, blank_penalty)
+        return BestPathSearch(lattice, self._margin, self._max_tail)
+
+    def _num_frames(self, seconds: float | None) -> int | None:
+        if seconds is None or math.isinf(seconds):
+            return None
+        return max(1, round(seconds / self.recognizer.front_end.frame_seconds))
+
+
+class Stream:
+    """A recording that comes in pieces.
+
+    Fed in pieces of any size it ends with what it gives for the whole at once: the same labels,
+    times and score. No silence at the end is needed; the front end adds its own.
+
+    With endpointing it is cut into segments. A new segment starts in the middle of the pause (at
+    most half of `EndpointConfig.pause` before its end): it hears that part again, so that a word
+    that has just begun is not lost. Encoder and label context start afresh there, as at the
+    beginning of an utterance of the training data.
+
+    Args:
+        decoder: what it runs on; for a recognizer one is made, which takes a while.
+        sample_rate: of the samples to come, in hertz; any.
+        endpointing: where to cut it into segments; None leaves it whole.
+        blank_penalty: see `with_blank_penalty`.
+
+    Raises:
+        ValueError: if an argument does not fit.
+    """
+
+    def __init__(
+        self,
+        decoder: StreamingDecoder | Recognizer,
+        sample_rate: int,
+        *,
+        endpointing: EndpointConfig | None = None,
+        blank_penalty: float = 0.0,
+    ) -> None:
+        """Starts the stream."""
+        self.decoder = (
+            decoder if isinstance(decoder, StreamingDecoder) else StreamingDecoder(decoder)
+        )
+        self.sample_rate = sample_rate
+        recognizer = self.decoder.recognizer
+        if endpointing is not None and not recognizer.lattice.alignment.has_blank:
+            raise ValueError("endpointing should be None for a model without blank: it never waits")
+        self._recognizer = recognizer
+        self._endpointing = endpointing
+        self._search = self.decoder._search_for(blank_penalty)
+        self._features = recognizer.front_end.stream(sample_rate)
+        # What a new segment may have to hear again.
+        num_kept = (
+            0 if endpointing is None else self._most_rewound() + recognizer.encoder.look_ahead
+        )
+        nothing = recognizer.front_end.mean.new_zeros(0, recognizer.front_end.feature_size)
+        self._inputs = Inputs(num_kept, nothing)
+        self._num_samples = 0
+        self._is_closed = False
+        self._is_done = False
+        self._is_silent = False
+        self._segments: list[Segment] = []
+        self._open = OpenSegment(recognizer, self._search, 0, 0)
+
+    @property
+    def seconds(self) -> float:
+        """Length of the sound so far."""
+        return self._num_samples / self.sample_rate
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments that are over. Without endpointing there is one, after the end."""
+        return tuple(self._segments)
+
+    def accept(self, samples: np.ndarray) -> None:
+        """Hears more, and decodes what can be.
+
+        Args:
+            samples: [num_samples] mono, floats in [-1, 1]; any number, also none.
+
+        Raises:
+            ValueError: if the samples are no such thing, or the stream is finished.
+        """
+        size = max(1, round(_PIECE_SECONDS * self.sample_rate))
+        # In pieces: the features of hours would not fit.
+        for first in range(0, max(1, len(samples)), size):
+            self.feed(samples[first : first + size])
+            self._catch_up()
+
+    def result(self) -> Partial:
+        """What the current segment seems to say so far; after the end, what it said."""
+        if self._is_done:
+            last = self._segments[-1]
+            words, num_committed = last.transcript.words, len(last.transcript.words)
+        else:
+            words, num_committed = self._open.words(self._limit)
+        return Partial(
+            words=words,
+            num_committed=num_committed,
+            segment=self._open.number,
+            seconds=self.seconds,
+            num_cuts=self._open.num_cuts,
+        )
+
+    def finish(self) -> Transcript:
+        """Ends the stream and decodes the rest.
+
+        Returns:
+            What was said in all of it; segments are joined.
+        """
+        self.close()
+        self._catch_up()
+        return self.transcript()
+
+    def feed(self, samples: np.ndarray) -> None:
+        """Hears more without decoding, for streams that are stepped together."""
+        if self._is_closed:
+            raise ValueError("the stream is finished: start a new one")
+        frames = self._features.accept(samples)
+        self._num_samples += len(samples)
+        self._inputs.append(frames)
+
+    def close(self) -> None:
+        """Says that no more sound comes, for streams that are stepped together."""
+        if not self._is_closed:
+            self._inputs.append(self._features.finish())
+            self._is_closed = True
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `StreamingDecoder.step` would take it further."""
+        if self._is_done:
+            return False
+        return self._is_closed or len(self._inputs) >= self.decoder.block_size
+
+    def transcript(self) -> Transcript:
+        """What was said in all of a stream that is closed and decoded to its end.
+
+        Raises:
+            ValueError: if it is not.
+        """
+        if not self._is_done:
+            raise ValueError("the stream has no transcript before its end: call finish()")
+        if len(self._segments) == 1:
+            return self._segments[0].transcript
+        whole = joined([segment.transcript for segment in self._segments])
+        return dataclasses.replace(whole, seconds=self.seconds)
+
+    def _catch_up(self) -> None:
+        while self.is_ready:
+            self.decoder.step([self])
+
+    @property
+    def _limit(self) -> float:
+        """No word ends later: the silence that the front end adds is not part of the stream."""
+        return self.seconds if self._is_closed else math.inf
+
+    @property
+    def _is_last_block(self) -> bool:
+        """Whether the block that was taken is the last of the stream."""
+        return self._is_closed and not len(self._inputs)
+
+    def _settle(self) -> None:
+        """After a block: words that are committed, and the end of the segment or the stream."""
+        self._open.take_committed()
+        if self._is_last_block:
+            self._add_segment(self.seconds, "end")
+            self._is_done = True
+        elif self._endpointing is not None:
+            self._end_segment(self._endpointing)
+
+    def _end_segment(self, rules: EndpointConfig) -> None:
+        """Starts a new segment if the rules say so."""
+        segment, frame_seconds = self._open, self._recognizer.front_end.frame_seconds
+        heard, last = segment.num_frames, segment.last_label_frame()
+        num_trailing = heard if last is None else heard - 1 - last
+        trailing = None if last is None else num_trailing * frame_seconds
+        reason = rules.reason(heard=heard * frame_seconds, trailing=trailing)
+        if reason is None:
+            return
+        first = heard - min(num_trailing // 2, self._most_rewound())
+        # In one silence one segment: the next ones only forget.
+        if not (reason == "silence" and self._is_silent):
+            self._add_segment((segment.first + first) * frame_seconds, reason)
+        self._is_silent = reason == "silence"
+        self._inputs.rewind(segment.num_inputs - first)
+        self._open = OpenSegment(
+            self._recognizer, self._search, len(self._segments), segment.first + first
+        )
+
+    def _add_segment(self, end: float, reason: EndReason) -> None:
+        start = self._segments[-1].end if self._segments else 0.0
+        end = min(end, self._limit)
+        transcript = self._open.close(start, end, self._limit)
+        self._segments.append(Segment(self._open.number, start, end, transcript, reason))
+
+    def _most_rewound(self) -> int:
+        """The most frames that a new segment hears again, besides the encoder's look-ahead."""
+        assert self._endpointing is not None
+        return int(self._endpointing.pause / self._recognizer.front_end.frame_seconds / 2)
+
+
+def _check_live(recognizer: Recognizer) -> None:
+    if not recognizer.encoder.is_streaming:
+        raise ValueError(
+            "recognizer should have a streaming encoder to run live, got a full-context one; "
+            "transcribe whole recordings with it, or train with encoder.is_streaming = true "
+            "(LSTM: encoder.is_bidirectional = false)"
+        )
+    if isinstance(recognizer.lattice.alignment, LabelDependent) or not recognizer.is_exact:
+        raise ValueError(
+            "recognizer should move along frames, with a finite label context and a bounded number "
+            f"of labels per frame, to run live; got {recognizer.lattice.context} and "
+            f"{recognizer.lattice.alignment}; transcribe whole recordings with it, or train with "
+            "lattice.context_size = 2 and a number as lattice.max_labels_per_frame"
+        )
+    if recognizer.training:
+        raise ValueError("recognizer should be in evaluation mode: call eval() before")
+
+
+def _grouped(streams: Iterable[Stream], key: Callable[[Stream], Hashable]) -> list[list[Stream]]:
+    """Streams of equal keys together."""
+    groups: dict[Hashable, list[Stream]] = {}
+    for stream in streams:
+        groups.setdefault(key(stream), []).append(stream)
+    return list(groups.values())
