@@ -126,7 +126,7 @@ def wide_lattice(lattice: RecognitionLattice) -> WideLattice:
         what = "labels per frame" if isinstance(context, FiniteContext) else "histories"
         raise ValueError(
             f"lattice should have finitely many states, got unbounded {what}; decode it by beam "
-            "search over label prefixes, or build it with FullNGram and a finite "
+            "search (midge.beam_search), or build it with FullNGram and a finite "
             "max_labels_per_frame"
         )
     weights = copy.deepcopy(lattice.weights).to("cpu", torch.float64)

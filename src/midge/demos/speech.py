@@ -62,7 +62,7 @@ class Config:
     """Assignments "part.field=value" that win over the recipe."""
     seed: int = 0
     """Of the corpus and of the training."""
-    minutes: float = 15.0
+    minutes: float = 30.0
     """Training speech."""
     num_dev: int = 60
     """Utterances of the development set."""

@@ -86,7 +86,7 @@ class BestPathSearch:
             raise ValueError(
                 "lattice should have a finite context and move along frames with a bounded number "
                 f"of labels each, got {lattice.context} and {lattice.alignment}; decode others by "
-                "beam search over label prefixes"
+                "beam search (midge.beam_search)"
             )
         self.margin = margin
         self.max_tail = max_tail

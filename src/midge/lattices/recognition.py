@@ -401,7 +401,7 @@ class RecognitionLattice(nn.Module):
             )
             raise ValueError(
                 f"{what}, so there is no sum or best path over all of them. Decode it by beam "
-                "search over label prefixes; or give labels and num_labels, or a finite context "
+                "search (midge.beam_search); or give labels and num_labels, or a finite context "
                 "(FullNGram) with a finite max_labels_per_frame"
             )
         return checked_batch(frames, num_frames, labels, num_labels, self.context.vocab_size)
