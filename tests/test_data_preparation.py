@@ -7,7 +7,7 @@ import pytest
 import soundfile
 
 from corpora import RATE, tone, tones, write_audio
-from midge.audio import FrontEnd, FrontEndConfig
+from midge.audio import FrontEnd, FrontEndConfig, read_audio
 from midge.data import Utterance, WordTime, read_manifest
 from midge.data.checks import Checked, check_recordings, check_utterance, place_of
 from midge.data.importers import Found, Rejection
@@ -240,3 +240,16 @@ def test_a_recording_is_decoded_once(tmp_path):
     checked = check_utterance(segments[4], found[place_of(segments[4])])
     assert checked.recording == Recording(RATE, RATE) and checked.start == 0.4
     assert isinstance(check_utterance(segments[0], Checked(None, "why")), Rejection)
+
+
+def test_notices_of_others_are_left_alone(tmp_path, caplog):
+    """Checking is silent about channels; what is read afterwards is not."""
+    stereo = np.stack([tone(), tone()], 1)
+    checked = write_audio(tmp_path / "checked.wav", stereo)
+    read = write_audio(tmp_path / "read.wav", stereo)
+    utterance = Utterance(id="a", audio=str(checked), text="GO", speaker="a", duration=0.0)
+    with caplog.at_level("WARNING"):
+        check_recordings([utterance], num_workers=0, advance=lambda: None)
+        assert caplog.records == []
+        read_audio(read)
+    assert "read.wav has 2 channels" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,7 +106,22 @@ def _time_problem(utterance: Utterance, duration: float) -> str:
 def _check_recording(utterance: Utterance) -> Checked:
     """Decodes the recording of an utterance; in a worker."""
     # The report counts files of several channels; a notice for each would drown all else.
-    logging.getLogger("midge.audio").setLevel(logging.ERROR)
+    with _without_notices():
+        return _decoded(utterance)
+
+
+@contextmanager
+def _without_notices() -> Iterator[None]:
+    logger = logging.getLogger("midge.audio")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _decoded(utterance: Utterance) -> Checked:
     num_samples, sample_rate, peak = 0, 0, 0.0
     is_finite, is_clipped = True, False
     try:
