@@ -219,14 +219,14 @@ def test_a_changed_recipe_is_told(tmp_path):
     "step, seconds, num_steps, told",
     [
         (0.1, 240.0, 600, "all 600 of the recipe fit"),
-        (0.5, 240.0, 192, "at most the 600 of the recipe"),
+        (0.5, 240.0, 316, "at most the 600 of the recipe"),
         (100.0, 240.0, 20, "a slower machine gets fewer"),
         (0.1, 1.0, 20, "a slower machine gets fewer"),
     ],
 )
 def test_the_steps_fit_the_time(step, seconds, num_steps, told):
     times = {name: Times(start=8.0, step=step, evaluation=1.0) for name in ("local", "global")}
-    plan = speech.fitting_plan(times, 600, seconds)
+    plan = speech.fitting_plan(times, 600, seconds, num_cores=2)
     assert plan.num_steps == num_steps
     assert told in plan.reason and f"{step:.2f} s (global)" in plan.reason
 

@@ -30,13 +30,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from midge.configuration import to_table
 from midge.data import Utterance, read_manifest
 from midge.data.spoken import speak_corpus
+from midge.data.workers import num_available_cores
 from midge.decoding import Comparison, Evaluation, compare, evaluate, reports
+from midge.demos.side_by_side import read_log, train_side_by_side
 from midge.models import Recognizer, load
 from midge.progress import Progress, format_seconds
-from midge.training import Recipe, RunFolder, opened_run, read_recipe, run, train
+from midge.training import Recipe, RunFolder, opened_run, read_recipe, run
 
 NORMALIZATIONS = {"local": "hat", "global": "global"}
 """The two models, and how the weights of each are normalized."""
@@ -50,6 +54,8 @@ _NUM_TIMED_LINES = 3  # of the log; the first, in which all is slow, does not co
 _CAUTION = 1.1
 """How much slower than measured a step may be: later the machine may be busier."""
 _LEAST_STEPS = 20
+_READING = 1.3
+"""How much more than training itself takes, the reading of its data included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +76,7 @@ class Config:
     """Utterances of the test set."""
     num_steps: int | None = None
     """Steps of each model; None is as many as there is time for, at most those of the recipe."""
-    train_seconds: float = 240.0
+    train_seconds: float = 270.0
     """Time for the training of both models together."""
 
     def __post_init__(self) -> None:
@@ -256,8 +262,8 @@ def run_job(job: Job, tell: Callable[[str], None]) -> Results:
     plan = planned(job, tell)
     test = tuple(read_manifest(job.manifest("test")))
     models = []
+    _train(job, plan, tell)
     for name in NORMALIZATIONS:
-        _train(job, name, plan, tell)
         models.append(Trained(name, RunFolder(job.run_folder(name)), _evaluate(job, name, test)))
     return Results(job, plan, test, tuple(models))
 
@@ -294,9 +300,14 @@ def _new_plan(job: Job, tell: Callable[[str], None]) -> Plan:
     if job.config.num_steps is not None:
         return Plan(job.config.num_steps, "as asked for")
     tell("measuring the time of a training step of each model")
-    times = {name: measured(job, name) for name in NORMALIZATIONS}
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        times = {name: measured(job, name) for name in NORMALIZATIONS}
+    finally:
+        torch.set_num_threads(num_threads)
     wanted = job.recipe("global").training.num_steps
-    return fitting_plan(times, wanted, job.config.train_seconds)
+    return fitting_plan(times, wanted, job.config.train_seconds, num_available_cores())
 
 
 @dataclass(frozen=True)
@@ -334,24 +345,30 @@ def measured(job: Job, name: str) -> Times:
     return Times(ready - begun, step, max(ended - ready - sum(seconds), 0.0))
 
 
-def fitting_plan(times: Mapping[str, Times], wanted: int, seconds: float) -> Plan:
+def fitting_plan(times: Mapping[str, Times], wanted: int, seconds: float, num_cores: int) -> Plan:
     """As many steps as fit, the same for all models; at most those wanted, and some in any case.
+
+    The models are trained side by side, each by one thread, and share the cores with the processes
+    that read.
 
     Args:
         times: of each model, by its name.
         wanted: how many steps would be enough.
-        seconds: time for the runs of all models together.
+        seconds: time for all of it.
+        num_cores: that there are.
 
     Example:
         >>> times = {
         ...     "local": Times(start=4.0, step=0.1, evaluation=1.0),
         ...     "global": Times(start=4.0, step=0.3, evaluation=1.0),
         ... }
-        >>> fitting_plan(times, 1000, seconds=242.0).num_steps
-        504
+        >>> fitting_plan(times, 1000, seconds=241.0, num_cores=2).num_steps
+        700
     """
-    around = sum(each.start + NUM_EVALUATIONS * each.evaluation for each in times.values())
-    per_step = _CAUTION * sum(each.step for each in times.values())
+    around = max(each.start + NUM_EVALUATIONS * each.evaluation for each in times.values())
+    slowest = max(each.step for each in times.values())
+    work = _READING * sum(each.step for each in times.values())
+    per_step = _CAUTION * max(slowest, work / num_cores)
     num_steps = max(min(int((seconds - around) / per_step), wanted), _LEAST_STEPS)
     told = " and ".join(f"{each.step:.2f} s ({name})" for name, each in times.items())
     reason = f"a step takes {told} here"
@@ -364,20 +381,26 @@ def fitting_plan(times: Mapping[str, Times], wanted: int, seconds: float) -> Pla
     )
 
 
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a run's log."""
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
-def _train(job: Job, name: str, plan: Plan, tell: Callable[[str], None]) -> None:
-    folder = RunFolder(job.run_folder(name))
-    if folder.model.exists():
-        tell(f"the {name} model is there: {folder.path}")
+def _train(job: Job, plan: Plan, tell: Callable[[str], None]) -> None:
+    """Trains the models that are not there yet."""
+    waiting = [
+        name for name in NORMALIZATIONS if not RunFolder(job.run_folder(name)).model.exists()
+    ]
+    for name in NORMALIZATIONS:
+        if name not in waiting:
+            tell(f"the {name} model is there: {job.run_folder(name)}")
+    if not waiting:
         return
-    tell(f"training the {name} model ({NORMALIZATIONS[name]}), {plan.num_steps} steps")
-    if not train(job.recipe(name, plan.num_steps), folder.path).is_finished:
-        tell(f"stopped and saved: {folder.path}; the same command goes on")
-        raise KeyboardInterrupt
+    told = " and ".join(f"{name} ({NORMALIZATIONS[name]})" for name in waiting)
+    tell(f"training {told}, {plan.num_steps} steps; more is in {job.folder}/.../train.txt")
+    try:
+        train_side_by_side(
+            {name: job.recipe(name, plan.num_steps) for name in waiting},
+            {name: job.run_folder(name) for name in waiting},
+        )
+    except KeyboardInterrupt:
+        tell(f"stopped and saved: {job.folder}; the same command goes on")
+        raise
 
 
 def _evaluate(job: Job, name: str, test: tuple[Utterance, ...]) -> Evaluation:

@@ -202,4 +202,5 @@ def _optimizer(recognizer: Recognizer, config: TrainingConfig) -> torch.optim.Ad
         ],
         betas=(beta1, beta2),
         eps=config.adam_epsilon,
+        fused=True,
     )

@@ -28,7 +28,7 @@ from midge.progress import Progress
 
 SAMPLE_RATE = 16000
 """That of the recordings, in hertz."""
-SHARES = {"digits": 0.4, "homophones": 0.4, "commands": 0.1, "spelled": 0.1}
+SHARES = {"digits": 0.45, "homophones": 0.45, "commands": 0.05, "spelled": 0.05}
 """How much of each kind there is: of the minutes of train, of the utterances of dev and test."""
 
 # Chosen so that none has a near twin in another split. The distance between two variants is that
