@@ -20,7 +20,7 @@ from midge.data import (
     plan_forever,
     sample_mels,
 )
-from midge.data.workers import Workers
+from midge.data.workers import Workers, _interrupted_later
 from midge.tokens import TokensConfig, build_tokens
 
 DURATIONS = [0.2 + 0.05 * (i % 7) for i in range(20)]
@@ -335,3 +335,18 @@ def test_wrong_arguments(utterances, front_end):
         BatchLoader(utterances, TOKENS, front_end, num_workers=-1)
     with pytest.raises(ValueError, match="rank should be in"):
         BatchLoader(utterances, TOKENS, front_end, rank=2, world_size=2)
+
+
+def test_an_interruption_waits_for_the_queues():
+    """Raised inside a queue it would leave a lock held; a second one is heeded at once."""
+    reached = []
+    with pytest.raises(KeyboardInterrupt), _interrupted_later():
+        signal.raise_signal(signal.SIGINT)
+        reached.append("end")
+    assert reached == ["end"]
+    with pytest.raises(KeyboardInterrupt), _interrupted_later():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        reached.append("never")
+    assert reached == ["end"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -6,8 +6,11 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -58,7 +61,9 @@ class Workers(Generic[_Key, _Result]):
     def close(self) -> None:
         """Ends the processes."""
         if self._iterator is not None:
-            self._iterator._shutdown_workers()  # by itself, only when nobody refers to it any more
+            with _interrupted_later():
+                # By itself it ends them only when nobody refers to it any more.
+                self._iterator._shutdown_workers()
         self._loader = self._iterator = None
         self._turn += 1
 
@@ -70,11 +75,13 @@ class Workers(Generic[_Key, _Result]):
             warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
             if self._loader is None:
                 self._loader = self._started()
-            self._iterator = iterator = iter(self._loader)  # the same processes every time
+            with _interrupted_later():
+                self._iterator = iterator = iter(self._loader)  # the same processes every time
         while True:
             self._check(turn)
             try:
-                result = next(iterator)
+                with _interrupted_later():
+                    result = next(iterator)
             except StopIteration:
                 return
             yield result
@@ -106,6 +113,33 @@ def num_available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Puts Ctrl-C off until the end; a second one is heeded at once.
+
+    Between the acquiring and the releasing of a lock of a queue, it would leave the lock held, and
+    whoever closes the queue would wait for ever.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    heard: list[tuple[int, FrameType | None]] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        heard.append((number, frame))
+        if len(heard) > 1:
+            before(number, frame)
+
+    signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if len(heard) == 1:
+            before(*heard[0])
 
 
 class _Keys(Generic[_Key]):
