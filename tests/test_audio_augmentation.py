@@ -24,7 +24,11 @@ OFF = {
     "silence_cut_probability": 0.0,
 }
 EVERYTHING = AugmentationConfig(
-    silence_cut_probability=0.7, volume=(-6.0, 6.0), noise_probability=0.5, noise="white"
+    silence_cut_probability=0.7,
+    max_added_silence=0.5,
+    volume=(-6.0, 6.0),
+    noise_probability=0.5,
+    noise="white",
 )
 
 
@@ -196,6 +200,33 @@ def test_trailing_silence_is_cut_at_random_and_speech_never():
     left = (lengths[is_cut] - len(speech) - 0.05 * RATE) / (0.95 * RATE)
     assert left.min() < 0.1 and left.max() > 0.9 and abs(left.mean() - 0.5) < 0.08
     np.testing.assert_array_equal(changed(config, samples, "7")[: len(speech)], speech)
+
+
+def test_silence_is_added_on_both_sides_at_the_level_of_the_background():
+    config = AugmentationConfig(**OFF, max_added_silence=0.5)
+    background = 0.01 * np.random.default_rng(0).standard_normal(RATE).astype(np.float32)
+    speech = background.copy()
+    speech[RATE // 4 : RATE // 2] += tone(RATE // 4)
+    before, after = [], []
+    for number in range(200):
+        longer = changed(config, speech, f"utterance-{number}")
+        first = int(np.flatnonzero(longer == speech[0])[0])
+        assert np.array_equal(longer[first : first + RATE], speech)
+        before.append(first / RATE)
+        after.append(len(longer) / RATE - 1 - first / RATE)
+    for seconds in (before, after):
+        assert 0 <= min(seconds) < 0.05
+        assert 0.45 < max(seconds) <= 0.5
+        assert np.mean(seconds) == pytest.approx(0.25, abs=0.05)
+    assert abs(np.corrcoef(before, after)[0, 1]) < 0.3
+    added = np.concatenate((longer[:first], longer[first + RATE :]))
+    assert np.std(added) == pytest.approx(0.01, rel=0.2)
+
+
+def test_digital_silence_stays_silent_where_silence_is_added():
+    longer = changed(AugmentationConfig(**OFF, max_added_silence=0.5), np.zeros(RATE), "a")
+    assert len(longer) > RATE and not longer.any()
+    assert len(changed(AugmentationConfig(**OFF, max_added_silence=0.5), np.zeros(0), "a")) > 0
 
 
 def test_the_end_of_speech():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,10 @@ class AugmentationConfig:
     silence_margin: float = 0.05
     """Seconds after the end of speech that are never cut."""
 
+    max_added_silence: float = 0.0
+    """Most seconds of background put before, and after, an utterance, each drawn alike; 0 turns it
+    off. A model that is to hear a microphone should know pauses."""
+
     volume: tuple[float, ...] = (0.0, 0.0)
     """Least and greatest gain in decibels; (0, 0) turns it off."""
 
@@ -74,8 +79,9 @@ class AugmentationConfig:
                 raise ValueError(f"{name} should be in 0..1, got {getattr(self, name)}")
         if not self.speeds or not all(0.1 <= speed <= 10 for speed in self.speeds):
             raise ValueError(f"speeds should be factors in 0.1..10, got {list(self.speeds)}")
-        if not self.silence_margin >= 0:
-            raise ValueError(f"silence_margin should be at least 0, got {self.silence_margin}")
+        for name in ("silence_margin", "max_added_silence"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} should be at least 0, got {getattr(self, name)}")
         for name in ("volume", "noise_ratio"):
             limits = getattr(self, name)
             if len(limits) != 2 or not limits[0] <= limits[1]:
@@ -119,7 +125,7 @@ class Augmentation:
     def waveform(
         self, samples: np.ndarray, sample_rate: int, *, epoch: int, utterance_id: str
     ) -> np.ndarray:
-        """Changes speed, cuts silence at the end, adds noise, changes volume; in this order.
+        """Changes speed, cuts and adds silence, adds noise, changes volume; in this order.
 
         Args:
             samples: [num_samples] one channel, full scale [-1, 1].
@@ -139,6 +145,9 @@ class Augmentation:
         changed = resample(samples, round(sample_rate * speed), sample_rate)
         if cut_draw < self.config.silence_cut_probability:
             changed = self._without_silence(changed, sample_rate, share)
+        if self.config.max_added_silence:
+            silence = self._generator("silence", epoch, utterance_id)
+            changed = self._with_silence(changed, sample_rate, silence)
         if noise_draw < self.config.noise_probability:
             changed = self._with_noise(changed, sample_rate, generator)
         return changed * np.float32(10 ** (_between(self.config.volume, volume_draw) / 20))
@@ -181,6 +190,16 @@ class Augmentation:
         num_silent = max(len(samples) - kept, 0)
         return samples[: len(samples) - round(share * num_silent)]
 
+    def _with_silence(
+        self, samples: np.ndarray, sample_rate: int, generator: np.random.Generator
+    ) -> np.ndarray:
+        longest = self.config.max_added_silence * sample_rate
+        before, after = (round(share * longest) for share in generator.random(2))
+        noise = _made_noise("pink", before + after, generator)
+        if noise_power := _power(noise):
+            noise *= np.float32(np.sqrt(_background_power(samples, sample_rate) / noise_power))
+        return np.concatenate((noise[:before], samples, noise[before:]))
+
     def _with_noise(
         self, samples: np.ndarray, sample_rate: int, generator: np.random.Generator
     ) -> np.ndarray:
@@ -210,13 +229,24 @@ def end_of_speech(samples: np.ndarray, sample_rate: int) -> int:
     Returns:
         0 for digital silence.
     """
-    size = max(1, round(_LEVEL_SECONDS * sample_rate))
-    padded = np.pad(as_samples(samples), (0, -len(samples) % size))
-    powers = np.square(padded.reshape(-1, size), dtype=np.float64).mean(1)
+    powers, size = _powers(samples, sample_rate)
     if not powers.any():
         return 0
     loud = np.flatnonzero(powers >= powers.max() * 10 ** (_SPEECH_LEVEL / 10))
     return min(len(samples), (int(loud[-1]) + 1) * size)
+
+
+def _powers(samples: np.ndarray, sample_rate: int) -> tuple[np.ndarray, int]:
+    """The power of each stretch of 10 ms, and the number of samples in one."""
+    size = max(1, round(_LEVEL_SECONDS * sample_rate))
+    padded = np.pad(as_samples(samples), (0, -len(samples) % size))
+    return np.square(padded.reshape(-1, size), dtype=np.float64).mean(1), size
+
+
+def _background_power(samples: np.ndarray, sample_rate: int) -> float:
+    """The power of the quietest tenth of a recording."""
+    powers, _ = _powers(samples, sample_rate)
+    return float(np.quantile(powers, 0.1)) if len(powers) else 0.0
 
 
 def _drawn_range(generator: np.random.Generator, longest: int, total: int) -> tuple[int, int]:
