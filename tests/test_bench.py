@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from midge.bench import contest, losses, peak, report, rows, scaling, stopwatch, worker
+from midge.bench import accuracy, contest, losses, peak, report, rows, scaling, stopwatch, worker
 from midge.bench.contest import Contestant, Measurement, Result
 from midge.bench.rows import Row, Shape
 from midge.cli import main
@@ -53,6 +53,7 @@ def without_measuring(monkeypatch):
 
     for module in (contest, losses, peak):
         monkeypatch.setattr(module, "run_json", run_json)
+    monkeypatch.setattr(accuracy, "SHAPE", TINY)
     return commands
 
 
@@ -293,6 +294,18 @@ def test_losses_are_a_command(flag, names, without_measuring, monkeypatch, capsy
     assert len(without_measuring) == 2 * len(found)
 
 
+def test_accuracy_is_a_command(capsys):
+    assert main(["bench", "--accuracy", *SIZES, "--json"]) == 0
+    errors = json.loads(capsys.readouterr().out)["errors"]
+    assert len(errors) == accuracy.num_cases()
+    assert {"frames"} < set(errors[-1]["gradient_errors"])
+    for error in errors:
+        assert 0 < error["loss"] and 0 <= error["loss_error"] < 1e-3
+        assert 0 < max(error["gradient_errors"].values()) < 1e-4
+    assert main(["bench", "--accuracy", *SIZES]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2 + len(errors)
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [
@@ -303,6 +316,8 @@ def test_losses_are_a_command(flag, names, without_measuring, monkeypatch, capsy
         (["--seed", "-1"], "--seed should be at least 0"),
         (["--peers", "nowhere/python"], "make .venv-last"),
         (["--peak", "--scaling"], "not allowed with"),
+        (["--accuracy", "--paper"], "--paper does not go with --accuracy"),
+        (["--accuracy", "--rounds", "2"], "--rounds does not go with --accuracy"),
         (["--peak", "--context", "1"], "--context does not go with --peak"),
         (["--context", "0", "--peak"], "--context does not go with --peak"),
         (["--ctc", "--output", "somewhere"], "--output does not go with --ctc"),
@@ -331,7 +346,7 @@ def test_every_example_of_the_help_is_understood(without_measuring, tmp_path, mo
     main(["bench", "--help"])
     lines = capsys.readouterr().out.splitlines()
     examples = [line.split()[1:] for line in lines if line.startswith("  midge ")]
-    assert len(examples) == 7
+    assert len(examples) == 8
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rows, "REDUCED", TINY)
     monkeypatch.setattr(peak, "measure_peak", lambda shape, seed: "peak")
@@ -350,6 +365,7 @@ def test_the_page_is_written_from_results(tmp_path, monkeypatch, capsys):
         "reduced": [result(row).to_json() for row in rows.rows()],
         "paper": [result(row).to_json() for row in document.chosen_rows("paper", False)],
         "peak": peak.Peak(TINY, 100.0, 80.0, 70.0, "test", 2).to_json(),
+        "accuracy": [dataclasses.asdict(accuracy.Error("table", 7.0, 1e-5, {"frames": 1e-6}))],
         "losses": [
             {
                 "case": dataclasses.asdict(losses.CTC[0]),

@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from midge.bench import contest, losses, peak, report, rows, scaling
+from midge.bench import accuracy, contest, losses, peak, report, rows, scaling
 from midge.bench.contest import Contestant, Result, ratio
 from midge.bench.rows import Row
 from midge.progress import Progress
 
 ROOT = Path(__file__).parents[2]
 SHAPES = {"reduced": rows.REDUCED, "paper": rows.PAPER}
-PARTS = ("reduced", "paper", "peak", "losses", "scaling")
+PARTS = ("reduced", "paper", "peak", "losses", "scaling", "accuracy")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,6 +229,14 @@ def other_sections(found: dict[str, Any]) -> list[str]:
             "## CTC and RNN-T\n\n    midge bench --ctc\n    midge bench --rnnt\n\n"
             f"{report.losses_table(cases)}\n"
         )
+    if "accuracy" in found:
+        errors = [accuracy.Error(**each) for each in found["accuracy"]]
+        sections.append(
+            "## Float32 against float64\n\n    midge bench --accuracy\n\n"
+            f"{accuracy.SHAPE.frames} frames, {accuracy.SHAPE.labels} labels, alphabet "
+            f"{accuracy.SHAPE.vocab}; both start from the same float32 numbers.\n\n"
+            f"{accuracy.table(errors)}\n"
+        )
     if "scaling" in found:
         sections.append(
             "## Growth\n\n    midge bench --scaling\n\n"
@@ -287,6 +295,8 @@ def measure_part(part: str, store: Store, rounds: int) -> None:
         store.keep("peak", peak.measure_peak(rows.REDUCED).to_json())
     elif part == "losses":
         measure_losses(store, rounds)
+    elif part == "accuracy":
+        store.keep("accuracy", [dataclasses.asdict(each) for each in accuracy.measure_errors()])
     else:
         measure_scaling(store)
 

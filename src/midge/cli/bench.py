@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from midge.bench import contest, losses, peak, report, rows, scaling
+from midge.bench import accuracy, contest, losses, peak, report, rows, scaling
+from midge.cli import bench_live
 from midge.cli.mistakes import users_own
 from midge.progress import Progress
 
@@ -26,9 +27,11 @@ examples:
   midge bench --context 2 --alignment frame --weights shared-rnn --normalization global --json
   midge bench --context 1 --alignment frame --peers --output bench
   midge bench --peak
+  midge bench --accuracy
   midge bench --scaling --output bench
   midge bench --ctc
   midge bench --rnnt
+  midge bench live --help
 
 --output writes table.md, results.json and the plot bench.svg and bench.png (with --scaling:
 scaling.md, .json, .svg and .png). --peers needs an environment with google-research/last, which
@@ -58,6 +61,7 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=_run)
+    bench_live.add_to(parser.add_subparsers(title="a live server", metavar="live"))
     choice = parser.add_argument_group("rows (all of them by default)")
     choice.add_argument("--context", type=int, choices=rows.CONTEXTS, help="labels remembered")
     choice.add_argument("--alignment", choices=rows.ALIGNMENTS, help="alignment lattice")
@@ -80,6 +84,9 @@ def add_to(commands: Any) -> None:
     )
     other.add_argument(
         "--peak", action="store_true", help="share of the sgemm peak that the joint reaches"
+    )
+    other.add_argument(
+        "--accuracy", action="store_true", help="how far float32 is from float64 at 1024 frames"
     )
     other.add_argument("--ctc", action="store_true", help="CTC beside torch's own")
     other.add_argument(
@@ -107,6 +114,8 @@ def _run(arguments: argparse.Namespace) -> int:
             measure = _losses_run(arguments)
         elif arguments.peak:
             measure = _peak_run(arguments)
+        elif arguments.accuracy:
+            measure = _accuracy_run(arguments)
         elif arguments.scaling:
             measure = _scaling_run(arguments)
         else:
@@ -127,8 +136,9 @@ def _check(arguments: argparse.Namespace) -> None:
         value = getattr(arguments, name)
         if value is not None and value is not False:  # 0 is an answer
             raise ValueError(f"--{name.replace('_', '-')} does not go with --{kind}")
-    if arguments.peak and arguments.rounds > 1:
-        raise ValueError("--rounds does not go with --peak, which takes turns by itself")
+    for kind in ("peak", "accuracy"):
+        if getattr(arguments, kind) and arguments.rounds > 1:
+            raise ValueError(f"--rounds does not go with --{kind}")
 
 
 _ROW = ("context", "alignment", "weights", "normalization")
@@ -137,6 +147,7 @@ _UNUSED = {
     "ctc": (*_LOSSES, "hidden"),
     "rnnt": _LOSSES,
     "peak": (*_ROW, "peers", "output", "save_inputs"),
+    "accuracy": (*_ROW, "peers", "output", "save_inputs", "paper"),
     "scaling": ("peers", "save_inputs"),
 }
 
@@ -212,6 +223,21 @@ def _peak_run(arguments: argparse.Namespace) -> Callable[[], int]:
     def measure() -> int:
         found = peak.measure_peak(shape, arguments.seed)
         print(json.dumps(found.to_json()) if arguments.json else found)
+        return 0
+
+    return measure
+
+
+def _accuracy_run(arguments: argparse.Namespace) -> Callable[[], int]:
+    shape = dataclasses.replace(accuracy.SHAPE, **_given(arguments, _SIZES))
+
+    def measure() -> int:
+        with Progress(accuracy.num_cases(), "computing twice", unit="cases") as progress:
+            found = accuracy.measure_errors(shape, arguments.seed, progress.advance)
+        if arguments.json:
+            print(json.dumps({"errors": [dataclasses.asdict(error) for error in found]}))
+        else:
+            print(accuracy.table(found))
         return 0
 
     return measure
