@@ -84,6 +84,8 @@ def test_nothing_usable_is_a_mistake(tmp_path, capsys):
         (["folder", ".", "out", "--dev-speakers", "no.txt"], "no.txt: No such file"),
         (["digit-strings", "nowhere.jsonl", "out"], "nowhere.jsonl"),
         (["spoken", "out", "--minutes", "-1"], "minutes should be"),
+        (["spoken", "out", "--share", "digits"], "--share should be KIND=X"),
+        (["spoken", "out", "--share", "songs=1"], "shares should be of"),
     ],
 )
 def test_a_mistake_is_told_without_a_traceback(arguments, message, tmp_path, monkeypatch, capsys):
@@ -121,3 +123,11 @@ def test_the_examples_of_the_help_are_understood(monkeypatch, capsys):
         "data/spoken",
         "data/digits",
     ]
+
+
+def test_the_shares_of_what_is_spoken_can_be_chosen(tmp_path, capsys):
+    size = ["--minutes", "0.1", "--num-dev", "1", "--num-test", "2"]
+    shares = ["--share", "digits=1", "--share", "spelled=1"]
+    assert main(["prepare", "spoken", str(tmp_path), *size, *shares]) == 0
+    spoken = {line.split()[1] for line in capsys.readouterr().out.splitlines()}
+    assert spoken == {"digits", "spelled"}

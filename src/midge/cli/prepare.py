@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from midge.data.digit_strings import join_digits
 from midge.data.importers import IMPORTERS, Found
 from midge.data.preparation import num_recordings, prepare, read_speakers
 from midge.data.report import Report
-from midge.data.spoken import speak_corpus
+from midge.data.spoken import SHARES, speak_corpus
 from midge.data.workers import num_available_cores
 from midge.progress import Progress
 
@@ -177,6 +177,14 @@ def _add_spoken(kinds: Any) -> None:
     parser.add_argument(
         "--num-test", type=int, default=240, metavar="N", help="utterances of test (240)"
     )
+    usual = ", ".join(f"{kind}={share:g}" for kind, share in SHARES.items())
+    parser.add_argument(
+        "--share",
+        action="append",
+        default=[],
+        metavar="KIND=X",
+        help=f"how much of a kind; may be given again, and then others are not spoken ({usual})",
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of all that is drawn (0)")
     parser.set_defaults(run=_run_spoken)
 
@@ -189,6 +197,7 @@ def _run_spoken(arguments: argparse.Namespace) -> int:
             minutes=arguments.minutes,
             num_dev=arguments.num_dev,
             num_test=arguments.num_test,
+            shares=_shares(arguments.share),
         )
     for part in parts:
         print(
@@ -197,6 +206,20 @@ def _run_spoken(arguments: argparse.Namespace) -> int:
         )
     _tell_splits(arguments.output, [part.split for part in parts])
     return 0
+
+
+def _shares(options: Sequence[str]) -> Mapping[str, float]:
+    """From options KIND=X; without any, the usual ones."""
+    shares = {}
+    for option in options:
+        kind, _, number = option.partition("=")
+        try:
+            shares[kind] = float(number)
+        except ValueError:
+            raise ValueError(
+                f"--share should be KIND=X with a number X, as digits=0.5, got {option}"
+            ) from None
+    return shares or SHARES
 
 
 def _add_digit_strings(kinds: Any) -> None:

@@ -1,5 +1,6 @@
 """Models: the paper's as choices of three parts, and recognizers from audio to words."""
 
+from midge.models.default_model import default_model_path
 from midge.models.parts import NAMED_MODELS, ModelParts, named_model
 from midge.models.recognizer import (
     LatticeConfig,
@@ -17,6 +18,7 @@ __all__ = [
     "RecognizerConfig",
     "TimedWord",
     "Transcript",
+    "default_model_path",
     "load",
     "named_model",
 ]

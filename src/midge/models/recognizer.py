@@ -250,8 +250,14 @@ class Recognizer(nn.Module):
             )
         return transcripts
 
-    def save(self, folder: Path) -> None:
-        """Writes the folder; see `load`."""
+    def save(self, folder: Path, *, is_half: bool = False) -> None:
+        """Writes the folder; see `load`.
+
+        Args:
+            folder: where to; files of an older model there are replaced.
+            is_half: whether parameters are rounded to float16, for half the size. They are float32
+                again when loaded.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         tensors, rest = (folder / name for name in MODEL_FILES)
         described = {
@@ -262,6 +268,8 @@ class Recognizer(nn.Module):
         }
         # Clones: safetensors refuses tensors that share memory.
         state = {name: x.detach().contiguous().clone() for name, x in self.state_dict().items()}
+        if is_half:
+            state.update({name: state[name].half() for name, _ in self.named_parameters()})
         safetensors.torch.save_file(state, tensors)
         rest.write_text(json.dumps(described, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
