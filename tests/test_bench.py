@@ -352,7 +352,7 @@ def test_every_example_of_the_help_is_understood(without_measuring, tmp_path, mo
     monkeypatch.setattr(peak, "measure_peak", lambda shape, seed: "peak")
     peers = [Contestant("LAST", ("last",))]
     monkeypatch.setattr(contest, "last_contestants", lambda python: peers)
-    assert [main(example) for example in examples] == [0] * 7
+    assert [main(example) for example in examples] == [0] * 8
 
 
 def test_the_page_is_written_from_results(tmp_path, monkeypatch, capsys):
