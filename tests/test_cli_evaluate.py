@@ -3,9 +3,11 @@ import shutil
 
 import pytest
 
+import midge
 from commands import help_examples
 from midge.cli import main
-from midge.decoding import reports
+from midge.data import read_manifest
+from midge.decoding import BeamConfig, DecoderConfig, OfflineDecoder, reports
 from recognizers import tiny_recognizer, write_recordings
 
 
@@ -42,6 +44,42 @@ def test_json_is_what_the_file_holds(here, capsys):
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((here / "results" / "results.json").read_text())
     assert printed["description"]["model"] == "model" and printed["bootstrap_seed"] == 3
+
+
+def test_another_decoder_is_evaluated_and_named(here, capsys):
+    options = ["--decoder", "beam", "--beam-size", "4", "--blank-penalty", "1", "--json"]
+    assert main([*EVALUATE, *options]) == 0
+    found = json.loads(capsys.readouterr().out)
+    decoder = found["description"]["decoder"]
+    assert (decoder["search"], decoder["beam"]["beam_size"]) == ("beam", 4)
+    assert decoder["blank_penalty"] == 1.0 and decoder["lm"] is None
+    assert found["calibration"] is None
+    recognizer = midge.load("model")
+    config = DecoderConfig(search="beam", beam=BeamConfig(beam_size=4), blank_penalty=1.0)
+    audio = [each.load() for each in read_manifest(here / "data" / "manifest.jsonl")]
+    expected = [each.text for each in OfflineDecoder(recognizer, config).decode(audio)]
+    results = reports.load(here / "results").results
+    assert [each.hypothesis for each in results] == expected
+
+
+def test_confidences_are_calibrated(here, capsys):
+    assert main([*EVALUATE, "--confidence"]) == 0
+    assert "Confidences of words:" in capsys.readouterr().out
+    found = json.loads((here / "results" / "results.json").read_text())["calibration"]
+    results = reports.load(here / "results").results
+    assert found["num_words"] == sum(len(each.words) for each in results) > 0
+    assert 0 <= found["ece"] <= 1 and sum(each["num_words"] for each in found["bins"]) > 0
+    assert "<svg" in (here / "results" / "reliability.svg").read_text()
+
+
+def test_streams_are_evaluated_beside_the_whole(here, capsys):
+    options = ["--streaming", "--pause", "0.2", "--blank-penalty", "1"]
+    assert main([*EVALUATE, *options]) == 0
+    captured = capsys.readouterr().out
+    assert "streaming, endpoints (pause 0.2 s)" in captured
+    assert "Texts that differ between streaming and offline: 0 of 4" in captured
+    found = json.loads((here / "results" / "streaming.json").read_text())
+    assert found["endpointing"]["pause"] == 0.2 and found["num_different"] == 0
 
 
 def test_ids_of_files_are_groups(here, capsys):
@@ -103,6 +141,9 @@ def test_the_examples_of_the_help_work(here, capsys):
         ([*EVALUATE, "--compare", "data"], "results.json"),
         ([*EVALUATE, "--compare", "another"], "such as a"),
         ([*EVALUATE, "--seed", "-1"], "--seed should be at least 0"),
+        ([*EVALUATE, "--streaming", "--decoder", "beam"], "--streaming is for the best path"),
+        ([*EVALUATE, "--pause", "1"], "--pause is for --streaming"),
+        ([*EVALUATE, "--num-best", "3"], "num_best should be 1 for max-path"),
         ([*EVALUATE[:-1], "occupied"], "occupied: File exists"),
     ],
 )

@@ -64,6 +64,16 @@ def test_events(here, capsys):
     assert finals[-1]["reason"] == "end" and finals[0]["reason"] != "end"
 
 
+def test_events_have_confidences_and_alternatives_on_request(here, capsys):
+    options = ["--fast", "--json", "--confidence", "--num-best", "2", *SHORT]
+    assert main(["stream", "model", "speech.wav", *options]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    finals = [event for event in events if event["event"] == "final" and event["text"]]
+    assert finals and all(0 < word["confidence"] < 1 for each in finals for word in each["words"])
+    assert all(1 <= len(each["alternatives"]) <= 2 for each in finals)
+    assert events[-1]["text"] == heard(endpointing=RULES).text
+
+
 def test_chunks_do_not_matter(here, capsys):
     found = set()
     for chunk in ("0.01", "0.1", "5"):
@@ -192,8 +202,10 @@ def test_the_examples_of_the_help_work(here, capsys):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["stream"], "MODEL"),
-        (["stream", "nowhere", "speech.wav"], "nowhere"),
+        (["stream", "nowhere", "speech.wav"], "neither the folder of a model nor an audio file"),
+        (["stream", "model", "speech.wav", "speech.wav"], "one recording can be streamed"),
+        (["stream", "model", "speech.wav", "--num-best", "-1"], "num_best should be at least 0"),
+        (["stream", "model", "speech.wav", "--no-endpoints", "--pause", "1"], "--pause is for"),
         (["stream", "model", "nowhere.wav"], "nowhere.wav"),
         (["stream", "model", "broken.wav"], "broken.wav"),
         (["stream", "full", "speech.wav"], "streaming encoder"),

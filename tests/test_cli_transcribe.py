@@ -63,13 +63,40 @@ def test_formats_of_lines_are_joined(here, capsys):
 
 
 def test_a_long_recording_is_cut(here, capsys):
+    """By a model that hears all of it at once."""
+    tiny_recognizer(is_streaming=False).save(here / "full")
     soundfile.write("long.wav", noise(12.0, seed=9), RATE)
     options = ["--max-seconds", "3", "--format", "json"]
-    assert main(["transcribe", "model", "long.wav", *options]) == 0
+    assert main(["transcribe", "full", "long.wav", *options]) == 0
     captured = capsys.readouterr()
     found = json.loads(captured.out)
     assert found["seconds"] == pytest.approx(12.0) and found["words"][-1]["start"] > 9.0
     assert "12/12 s of audio" in captured.err
+
+
+SHORT = ["--pause", "0.12", "--silence", "0.4", "--max-segment", "1"]
+"""Rules that fire often on noise."""
+
+
+@pytest.mark.parametrize(
+    "options", [[], SHORT, ["--no-endpoints"], ["--blank-penalty", "2", *SHORT]], ids=" ".join
+)
+def test_it_writes_what_a_stream_ends_with(here, options, capsys):
+    soundfile.write("long.wav", noise(3.0, seed=9), RATE)
+    assert main(["transcribe", "model", "long.wav", *options]) == 0
+    text = capsys.readouterr().out
+    assert main(["stream", "model", "long.wav", "--fast", *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert text == " ".join(lines) + "\n" and (len(lines) > 1) == ("--pause" in options)
+    if options == ["--no-endpoints"]:
+        assert text == heard("long").text + "\n"
+
+
+def test_confidences_of_a_stream(here, capsys):
+    assert main(["transcribe", "model", "u4.wav", "--confidence", "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["text"] == heard("u4").text
+    assert found["words"] and all(0 < word["confidence"] < 1 for word in found["words"])
 
 
 def test_an_unreadable_file_is_named_and_the_others_go_on(here, capsys):
@@ -93,7 +120,16 @@ def test_the_examples_of_the_help_work(here, capsys):
     "arguments, message",
     [
         (["transcribe", "model"], "AUDIO"),
-        (["transcribe", "nowhere", "u1.wav"], "nowhere"),
+        (["transcribe", "nowhere", "u1.wav"], "nowhere is neither the folder of a model nor"),
+        (["transcribe", "sub", "u1.wav"], "sub is no model of midge"),
+        (["transcribe", "model", "u1.wav", "--pause", "0"], "pause should be more than 0"),
+        (["transcribe", "model", "u1.wav", "--no-endpoints", "--silence", "3"], "--silence is for"),
+        (
+            ["transcribe", "model", "u1.wav", "--decoder", "beam", "--max-segment", "9"],
+            "--max-segment is for streams",
+        ),
+        (["transcribe", "full", "u1.wav", "--pause", "1"], "--pause is for streams"),
+        (["transcribe", "model", "u1.wav", "--blank-penalty", "nan"], "blank_penalty should be"),
         (["transcribe", "model", "nowhere.wav"], "no file could be read"),
         (["transcribe", "model", "u1.wav", "--format", "doc"], "invalid choice"),
         (["transcribe", "model", "u1.wav", "u2.wav", "--format", "srt"], "give --output"),
@@ -108,6 +144,7 @@ def test_the_examples_of_the_help_work(here, capsys):
 def test_a_mistake_is_told_without_a_traceback(arguments, message, here, capsys):
     (here / "sub").mkdir()
     shutil.copy("u1.wav", "sub/u1.wav")
+    tiny_recognizer(is_streaming=False).save(here / "full")
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and message in captured.err

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from midge.decoding.calibration import (
     LEAST_DOUBT,
+    Bin,
     Judged,
     calibration,
+    judged_answer,
     judged_words,
     reliability_picture,
 )
@@ -110,3 +112,26 @@ def test_table_and_picture(tmp_path):
     reliability_picture(found, "a model").savefig(tmp_path / "reliability.png")
     assert (tmp_path / "reliability.png").stat().st_size > 1000
     reliability_picture(calibration([])).savefig(tmp_path / "empty.svg")
+
+
+def test_the_interval_of_a_bin_holds_its_share_and_shrinks():
+    for share in (0.0, 0.3, 1.0):
+        narrow, wide = (Bin(0.2, 0.4, count, 0.3, share).interval() for count in (1000, 10))
+        assert 0.0 <= wide[0] <= narrow[0] <= share <= narrow[1] <= wide[1] <= 1.0
+        assert narrow[1] - narrow[0] < 0.1 * math.sqrt(10) * (wide[1] - wide[0])
+    assert Bin(0.2, 0.4, 0, math.nan, math.nan).interval() == (0.0, 1.0)
+
+
+def test_a_partial_answer_misses_nothing_that_was_not_yet_said():
+    words = [TimedWord(text, 0.0, 1.0, 0.5) for text in ("SIX", "TOO")]
+    reference = "SIX TWO SIX TOO".split()
+    partial = judged_answer(reference, words, is_partial=True)
+    assert [each.is_right for each in partial] == [True, False]
+    # Compared with everything that was said, the second word would be the fourth.
+    assert [each.is_right for each in judged_answer(reference, words)] == [True, True]
+
+
+@given(st.lists(st.sampled_from("AB"), max_size=5), st.integers(0, 5))
+def test_a_right_beginning_is_right(reference, size):
+    words = [TimedWord(text, 0.0, 1.0, 0.5) for text in reference[:size]]
+    assert all(each.is_right for each in judged_answer(reference, words, is_partial=True))

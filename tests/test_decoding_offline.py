@@ -16,10 +16,12 @@ from midge.data import read_manifest
 from midge.decoding import sum_path
 from midge.decoding.beam import BeamConfig
 from midge.decoding.calibration import calibration, judged_words
+from midge.decoding.decoded import DecodedTranscript
 from midge.decoding.evaluation import evaluate
+from midge.decoding.files import transcribe_files
 from midge.decoding.formats import json_object
 from midge.decoding.language_models import label_words, read_arpa
-from midge.decoding.offline import DecodedTranscript, DecoderConfig, OfflineDecoder, decode_files
+from midge.decoding.offline import DecoderConfig, OfflineDecoder
 from recognizers import RATE, noise, tiny_recognizer, write_recordings
 
 AUDIO = Audio(noise(0.4, seed=3), RATE)
@@ -77,12 +79,13 @@ def test_sum_path_lists_alternatives_with_their_probabilities():
     assert segment.end == pytest.approx(0.4) and segment.is_proved is not None
 
 
-@pytest.mark.parametrize("model", ["hat", "rnn-t", "las", "ctc", "gnat"])
+MODELS = {"hat": "full", "rnn-t": "full", "las": "full", "ctc": 0, "gnat": 1}
+"""Named models with blank, and their context sizes."""
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_every_model_has_a_beam(model):
-    changes = {"context_size": "full"} if model in ("hat", "rnn-t", "las") else {}
-    if model == "ctc":
-        changes = {"context_size": 0}
-    recognizer = tiny_recognizer(model=model, **changes)
+    recognizer = tiny_recognizer(model=model, context_size=MODELS[model])
     config = DecoderConfig(
         search="beam", num_best=2, has_confidence=True, beam=BeamConfig(beam_size=4)
     )
@@ -126,16 +129,19 @@ def test_a_language_model_inside_the_lattice_and_in_the_beam(tmp_path):
         assert found.text.count("N") > plain.count("N")
 
 
-def test_phrases_and_penalties_change_what_is_heard():
-    recognizer = tiny_recognizer()
+@pytest.mark.parametrize("model", MODELS)
+def test_phrases_and_penalties_change_what_is_heard(model):
+    recognizer = tiny_recognizer(model=model, context_size=MODELS[model])
     config = DecoderConfig(search="beam", phrase_bonus=30.0, beam=BeamConfig(beam_size=32))
     (found,) = OfflineDecoder(recognizer, config, phrases=["two one"]).decode([AUDIO])
     assert "TWO ONE" in found.text
-    lengths = [
-        len(OfflineDecoder(recognizer, DecoderConfig(blank_penalty=x)).decode([AUDIO])[0].labels)
-        for x in (-20.0, 0.0, 20.0)
-    ]
-    assert lengths == sorted(lengths) and lengths[0] < lengths[2]
+    for search in ("max-path", "beam"):
+        lengths = []
+        for penalty in (-40.0, 0.0, 40.0):
+            config = DecoderConfig(search=search, blank_penalty=penalty)
+            (found,) = OfflineDecoder(recognizer, config).decode([AUDIO])
+            lengths.append(len(found.labels))
+        assert lengths == sorted(lengths) and lengths[0] < lengths[2], search
 
 
 @pytest.mark.parametrize(
@@ -171,7 +177,7 @@ def test_files_are_cut_and_joined(tmp_path):
     broken.write_bytes(b"RIFF")
     decoder = OfflineDecoder(tiny_recognizer(), DecoderConfig(search="beam", num_best=2))
     done: list[float] = []
-    found = dict(decode_files(decoder, [long, broken], max_seconds=1.2, progress=done.append))
+    found = dict(transcribe_files(decoder, [long, broken], max_seconds=1.2, progress=done.append))
     assert isinstance(found[broken], ValueError)
     whole = found[long]
     assert isinstance(whole, DecodedTranscript) and sum(done) == pytest.approx(3.0)

@@ -355,7 +355,7 @@ def test_an_end_of_speech_is_told_once():
 
 def tensor_bytes(stream: Stream) -> int:
     """Memory of all tensors that a stream holds, without what it shares."""
-    shared = {id(stream.decoder), id(stream._recognizer), id(stream._search)}
+    shared = {id(stream.decoder), id(stream._recognizer), id(stream._lattice)}
     seen, waiting, total = set(shared), [stream], 0
     while waiting:
         each = waiting.pop()
@@ -455,11 +455,11 @@ def test_with_a_penalty_a_local_model_is_still_one(normalization):
 def test_a_search_lives_as_long_as_its_streams():
     decoder = StreamingDecoder(RECOGNIZERS["lstm"])
     first, second = (decoder.stream(RATE, blank_penalty=0.7) for _ in range(2))
-    assert first._search is second._search
-    assert decoder.stream(RATE)._search is not first._search
+    assert first._lattice is second._lattice
+    assert decoder.stream(RATE)._lattice is not first._lattice
     del first, second
     gc.collect()
-    assert list(decoder._searches) == [0.0]
+    assert list(decoder._lattices) == [0.0]
 
 
 def test_a_stream_of_a_recognizer_has_a_decoder_of_its_own():

@@ -16,8 +16,8 @@ from midge.decoding import (
     compare,
     cut_at_pauses,
     evaluate,
+    files,
     formats,
-    recordings,
     reports,
     text_errors,
     transcribe_files,
@@ -298,13 +298,13 @@ def test_a_file_in_pieces_has_times_of_the_whole(recognizer, tmp_path):
 def test_never_more_than_a_batch_is_held(recognizer, tmp_path, monkeypatch):
     soundfile.write(tmp_path / "long.wav", noise(30.0, seed=6), RATE)
     sizes = []
-    whole = recordings.transcribe_batch
+    whole = files.transcribe_batch
 
     def watched(recognizer, audio):
         sizes.append(sum(each.duration for each in audio))
         return whole(recognizer, audio)
 
-    monkeypatch.setattr(recordings, "transcribe_batch", watched)
+    monkeypatch.setattr(files, "transcribe_batch", watched)
     path = tmp_path / "long.wav"
     list(transcribe_files(recognizer, [path], max_seconds=2.0, batch_seconds=4.0))
     assert sum(sizes) == pytest.approx(30.0) and max(sizes) <= 4.0

@@ -30,6 +30,7 @@ LAYERS = (
     "models",
     "decoding",
     "training",
+    "experiments",
     "demos",
     "bench",
     "serve",
@@ -38,7 +39,7 @@ LAYERS = (
 )
 ONLY_FOR = {"kernels": "lattices"}
 LAZY = {"matplotlib"}  # an optional dependency: imported by the function that needs it
-FOLDERS = ("src", "tests", "docs", "benchmarks", "recipes")
+FOLDERS = ("src", "tests", "docs", "benchmarks", "recipes", "experiments")
 
 
 def layer_of(path: Path, package: Path) -> str:

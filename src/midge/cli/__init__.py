@@ -17,15 +17,32 @@ from midge.cli import (
     demo,
     draw,
     evaluate,
+    experiment,
+    export,
     info,
     prepare,
+    serve,
     stream,
     train,
     transcribe,
 )
 from midge.cli.mistakes import Mistake
 
-_COMMANDS = (prepare, train, evaluate, transcribe, stream, align, info, demo, bench, draw)
+_COMMANDS = (
+    prepare,
+    train,
+    evaluate,
+    experiment,
+    transcribe,
+    stream,
+    serve,
+    align,
+    info,
+    export,
+    demo,
+    bench,
+    draw,
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

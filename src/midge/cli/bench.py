@@ -31,7 +31,6 @@ examples:
   midge bench --scaling --output bench
   midge bench --ctc
   midge bench --rnnt
-  midge bench live --help
 
 --output writes table.md, results.json and the plot bench.svg and bench.png (with --scaling:
 scaling.md, .json, .svg and .png). --peers needs an environment with google-research/last, which

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 from midge.decoding.beam import BeamConfig
 from midge.decoding.language_models import label_words, read_arpa
@@ -65,6 +67,18 @@ def add_decoder_options(parser: argparse.ArgumentParser) -> None:
         )
 
 
+def live_options_of(arguments: argparse.Namespace) -> dict[str, Any] | None:
+    """What the options ask of a stream; None if they ask for what a stream cannot do.
+
+    A stream follows the best path. It knows confidences and a penalty on blank, and nothing else.
+    """
+    config = _config_of(arguments)
+    live = {name: getattr(config, name) for name in ("has_confidence", "blank_penalty")}
+    if arguments.lm is not None or arguments.phrases is not None:
+        return None
+    return live if config == dataclasses.replace(_DEFAULTS, **live) else None
+
+
 def decoder_of(arguments: argparse.Namespace, recognizer: Recognizer) -> OfflineDecoder | None:
     """The decoder that the options ask for; None for the plain best path.
 
@@ -72,10 +86,7 @@ def decoder_of(arguments: argparse.Namespace, recognizer: Recognizer) -> Offline
         ValueError: if the options do not go together, or a file is not what it should be.
         OSError: if a file cannot be read.
     """
-    config = DecoderConfig(
-        beam=BeamConfig(beam_size=arguments.beam_size),
-        **{field: getattr(arguments, name) for name, field in NAMES.items()},
-    )
+    config = _config_of(arguments)
     if config == _DEFAULTS and arguments.lm is None and arguments.phrases is None:
         return None
     model = None
@@ -86,3 +97,17 @@ def decoder_of(arguments: argparse.Namespace, recognizer: Recognizer) -> Offline
         lines = arguments.phrases.read_text(encoding="utf-8").splitlines()
         phrases = [line for line in lines if line.strip()]
     return OfflineDecoder(recognizer, config, model, phrases)
+
+
+def description_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The options as JSON can hold them, for a file of results."""
+    files = {"lm": arguments.lm, "phrases": arguments.phrases}
+    named = {name: None if path is None else str(path) for name, path in files.items()}
+    return {**dataclasses.asdict(_config_of(arguments)), **named}
+
+
+def _config_of(arguments: argparse.Namespace) -> DecoderConfig:
+    return DecoderConfig(
+        beam=BeamConfig(beam_size=arguments.beam_size),
+        **{field: getattr(arguments, name) for name, field in NAMES.items()},
+    )

@@ -14,9 +14,10 @@ from typing import Any, TextIO
 import numpy as np
 
 from midge.audio import audio_blocks, audio_info
+from midge.cli.endpoint_options import add_endpoint_options, endpointing_of
 from midge.cli.mistakes import users_own
+from midge.cli.model_argument import add_names, model_and_audio
 from midge.cli.outputs import tell
-from midge.decoding.endpointing import EndpointConfig
 from midge.decoding.events import Partial, Segment, event_json
 from midge.decoding.latency import CHUNK_SECONDS
 from midge.decoding.live import follow
@@ -37,6 +38,7 @@ examples:
   midge stream runs/demo speech.flac
   midge stream runs/demo speech.flac --fast --json
   midge stream runs/demo speech.flac --fast --no-endpoints --chunk-seconds 0.05
+  midge stream runs/demo speech.flac --fast --json --confidence --num-best 3
 
 Without AUDIO the microphone is heard until Ctrl-C; that needs the package sounddevice, by
 `pip install sounddevice`. With --json each line is an event: "partial" (words committed and
@@ -53,18 +55,15 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=_run)
-    rules = EndpointConfig()
-    parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a model or a run")
-    parser.add_argument(
-        "audio", nargs="?", default=MICROPHONE, metavar="AUDIO", help="a file (the microphone)"
-    )
+    add_names(parser, "a file (the microphone)")
     parser.add_argument("--fast", action="store_true", help="a file as fast as the machine can")
     parser.add_argument("--json", action="store_true", help="print events, one a line")
-    parser.add_argument("--no-endpoints", action="store_true", help="one segment, however long")
+    parser.add_argument(
+        "--confidence", action="store_true", help="posterior probability of each word, in events"
+    )
+    add_endpoint_options(parser)
     numbers: dict[str, tuple[type, float, str]] = {
-        "--pause": (float, rules.pause, "seconds of blank that end a segment"),
-        "--silence": (float, rules.silence, "seconds without a word that end the speech"),
-        "--max-segment": (float, rules.max_segment, "seconds of the longest segment"),
+        "--num-best": (int, 0, "alternatives of each segment, in events"),
         "--chunk-seconds": (float, CHUNK_SECONDS, "seconds that are heard at a time"),
         "--block-size": (int, BLOCK_SIZE, "frames that are encoded together"),
         "--blank-penalty": (float, 0.0, "nats taken off blank; more words if above 0"),
@@ -77,17 +76,20 @@ def add_to(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     screen = _Screen(sys.stdout, is_json=arguments.json)
     with users_own():
-        rules = EndpointConfig(
-            pause=arguments.pause, silence=arguments.silence, max_segment=arguments.max_segment
-        )
+        folder, audio = model_and_audio(arguments)
+        if len(audio) > 1:
+            raise ValueError(f"one recording can be streamed at a time, got {len(audio)}")
+        endpointing = endpointing_of(arguments)
         if not arguments.chunk_seconds > 0:
             raise ValueError(f"--chunk-seconds should be above 0, got {arguments.chunk_seconds}")
-        decoder = StreamingDecoder(load(arguments.model), block_size=arguments.block_size)
-        rate, pieces = _source(arguments, decoder)
+        decoder = StreamingDecoder(load(folder), block_size=arguments.block_size)
+        rate, pieces = _source(audio[0] if audio else MICROPHONE, arguments, decoder)
         stream = decoder.stream(
             rate,
-            endpointing=None if arguments.no_endpoints else rules,
+            endpointing=endpointing,
             blank_penalty=arguments.blank_penalty,
+            has_confidence=arguments.confidence,
+            num_best=arguments.num_best,
         )
         for event in follow(stream, pieces):
             screen.show(event)
@@ -96,12 +98,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _source(
-    arguments: argparse.Namespace, decoder: StreamingDecoder
+    audio: str, arguments: argparse.Namespace, decoder: StreamingDecoder
 ) -> tuple[int, Iterator[np.ndarray]]:
     """The sample rate, and the sound in pieces."""
-    if arguments.audio != MICROPHONE or Path(MICROPHONE).exists():
-        rate = audio_info(arguments.audio).sample_rate
-        pieces = _file(arguments.audio, arguments.chunk_seconds)
+    if audio != MICROPHONE or Path(MICROPHONE).exists():
+        rate = audio_info(audio).sample_rate
+        pieces = _file(audio, arguments.chunk_seconds)
         return rate, pieces if arguments.fast else _paced(pieces, rate)
     if arguments.fast:
         raise ValueError("--fast is for a file: the microphone has its own speed")

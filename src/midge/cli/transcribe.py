@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from midge.audio import audio_info
-from midge.cli.decoder_options import add_decoder_options, decoder_of
+from midge.cli.decoder_options import add_decoder_options, decoder_of, live_options_of
+from midge.cli.endpoint_options import add_endpoint_options, endpointing_of, refuse_rules
 from midge.cli.mistakes import Mistake, users_own
+from midge.cli.model_argument import add_names, model_and_audio
 from midge.cli.outputs import output_paths, tell, write
-from midge.decoding import FORMATS, transcribe_files
-from midge.decoding.offline import decode_files
+from midge.decoding import FORMATS, StreamingDecoder, stream_files, transcribe_files
+from midge.decoding.files import Found
 from midge.decoding.recordings import MAX_SECONDS
-from midge.models import Transcript, load
+from midge.decoding.streams import can_run_live
+from midge.models import Recognizer, Transcript, load
 from midge.progress import Progress
 
 _DESCRIPTION = """\
-Transcribes audio files of any format, sample rate and length. Long ones are cut at quiet places. A
-file that cannot be read is named and the others go on; the exit code is then 1."""
+Transcribes audio files of any format, sample rate and length. A model that can run live hears them
+as streams, cut into segments where somebody pauses, as `midge stream` and `midge serve` do, and
+gives the same words. Other models, and other searches than the best path, take long files in pieces
+that are cut at quiet places. A file that cannot be read is named and the others go on; the exit
+code is then 1."""
 
 _EXAMPLES = """\
 examples:
   midge transcribe runs/demo speech.flac
   midge transcribe runs/demo *.wav --format srt --output captions
   midge transcribe runs/demo *.wav --format trn > hypotheses.trn
+  midge transcribe runs/demo speech.flac --no-endpoints
   midge transcribe runs/demo speech.flac --format json --decoder sum-path --num-best 5 --confidence
 
 Without --output the result goes to standard output; the text of several files with their names
@@ -42,8 +49,7 @@ def add_to(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=_run)
-    parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a model or a run")
-    parser.add_argument("audio", nargs="+", metavar="AUDIO", help="audio files")
+    add_names(parser, "audio files")
     parser.add_argument("--format", choices=list(FORMATS), default="text", help="(text)")
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder to write")
     parser.add_argument(
@@ -51,32 +57,23 @@ def add_to(commands: Any) -> None:
         type=float,
         default=MAX_SECONDS,
         metavar="S",
-        help=f"cut longer recordings ({MAX_SECONDS:g})",
+        help=f"cut longer recordings, where they are not streamed ({MAX_SECONDS:g})",
     )
+    add_endpoint_options(parser)
     add_decoder_options(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    names = list(dict.fromkeys(arguments.audio))
     with users_own():
-        if not arguments.max_seconds >= 1:
-            raise ValueError(f"--max-seconds should be at least 1, got {arguments.max_seconds}")
+        folder, audio = model_and_audio(arguments)
+        names = list(dict.fromkeys(audio))
+        if not names:
+            raise ValueError("name at least one AUDIO file")
         targets = output_paths(names, arguments.format, arguments.output)
-        recognizer = load(arguments.model)
-        decoder = decoder_of(arguments, recognizer)
+        transcribed = _transcriber(arguments, load(folder))
     num_failed = 0
     with Progress(_total_seconds(names), "transcribing", unit="s of audio") as progress:
-        steps = _WholeSeconds(progress)
-        paths = [Path(name) for name in names]
-        options: dict[str, Any] = {
-            "max_seconds": arguments.max_seconds,
-            "progress": steps.advance,
-        }
-        found: Iterator[tuple[Path, Transcript | Exception]] = (
-            transcribe_files(recognizer, paths, **options)
-            if decoder is None
-            else decode_files(decoder, paths, **options)
-        )
+        found = transcribed([Path(name) for name in names], _WholeSeconds(progress).advance)
         for name, (_, result) in zip(names, found, strict=True):
             if isinstance(result, Transcript):
                 with users_own():
@@ -85,6 +82,39 @@ def _run(arguments: argparse.Namespace) -> int:
                 num_failed += 1
                 tell(f"{name}: {result}")
     return _exit_code(num_failed, len(names))
+
+
+def _transcriber(
+    arguments: argparse.Namespace, recognizer: Recognizer
+) -> Callable[[Sequence[Path], Callable[[float], object]], Found]:
+    """What the options ask for: from files, and what is told of progress, to transcripts.
+
+    Raises:
+        ValueError: if the options do not go together, or not with the model.
+        OSError: if a file that they name cannot be read.
+    """
+    endpointing = endpointing_of(arguments)
+    if not arguments.max_seconds >= 1:
+        raise ValueError(f"--max-seconds should be at least 1, got {arguments.max_seconds}")
+    live = live_options_of(arguments) if can_run_live(recognizer) else None
+    if live is not None:
+        if not recognizer.lattice.alignment.has_blank:
+            endpointing = None  # such a model never waits
+        decoder = StreamingDecoder(recognizer)
+        rate = recognizer.front_end.config.sample_rate
+        decoder.stream(rate, endpointing=endpointing, **live)  # what is refused is refused here
+        return lambda paths, progress: stream_files(
+            decoder, paths, progress=progress, endpointing=endpointing, **live
+        )
+    refuse_rules(
+        arguments,
+        "streams: it needs a model that can run live, and --decoder max-path without a language "
+        "model or phrases",
+    )
+    whole = decoder_of(arguments, recognizer) or recognizer
+    return lambda paths, progress: transcribe_files(
+        whole, paths, max_seconds=arguments.max_seconds, progress=progress
+    )
 
 
 class _WholeSeconds:

@@ -13,6 +13,7 @@ from midge.decoding.bootstrap import (
 )
 from midge.decoding.calibration import Calibration, calibration
 from midge.decoding.confidence import Confidence, Posterior, confidences
+from midge.decoding.decoded import Alternative, DecodedTranscript
 from midge.decoding.endpointing import EndpointConfig
 from midge.decoding.errors import ErrorCounts, Pair, TextErrors, align, count_errors, text_errors
 from midge.decoding.evaluation import (
@@ -26,17 +27,19 @@ from midge.decoding.evaluation import (
 )
 from midge.decoding.events import Partial, Segment
 from midge.decoding.exact import LabelSequence, SumPath, sum_path
+from midge.decoding.files import stream_files, transcribe_files
 from midge.decoding.formats import FORMATS, Format
 from midge.decoding.fusion import Fusion, fused_lattice
 from midge.decoding.language_models import NgramModel, read_arpa
 from midge.decoding.live import decode_offline
-from midge.decoding.offline import DecodedTranscript, DecoderConfig, OfflineDecoder, decode_files
-from midge.decoding.recordings import cut_at_pauses, transcribe_files
+from midge.decoding.offline import DecoderConfig, OfflineDecoder
+from midge.decoding.recordings import cut_at_pauses
 from midge.decoding.risk import least_risk
 from midge.decoding.streams import Stream, StreamingDecoder
 
 __all__ = [
     "FORMATS",
+    "Alternative",
     "BeamConfig",
     "BeamResult",
     "Calibration",
@@ -74,7 +77,6 @@ __all__ = [
     "confidences",
     "count_errors",
     "cut_at_pauses",
-    "decode_files",
     "decode_offline",
     "difference",
     "error_rate",
@@ -85,6 +87,7 @@ __all__ = [
     "phrase_bias",
     "read_arpa",
     "relative_difference",
+    "stream_files",
     "sum_path",
     "text_errors",
     "transcribe_files",

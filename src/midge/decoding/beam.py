@@ -207,9 +207,13 @@ class _Search:
             self.log_z = float(lattice.shortest_distance(frames, count)) if whole is None else whole
 
     def run(self, num_best: int) -> list[_Ended]:
-        """The best whole sequences, by the sums of the beam."""
+        """The whole sequences that may be among the best.
+
+        The beam's own sums lack the alignments that were pruned, so that they do not decide: all
+        that it still holds are returned, to be summed again.
+        """
         alignment = self._lattice.alignment
-        if isinstance(alignment, LabelDependent):
+        if isinstance(alignment, LabelDependent):  # where a sequence has one path
             ended = self._along_labels(num_best)
         else:
             is_nested = isinstance(alignment, LabelFrameDependent)
@@ -220,8 +224,7 @@ class _Search:
                     break
                 beam = take(beam, step)
             ended = self._ended(beam, beam.totals())
-        ended = ended or self._best_path()
-        return sorted(ended, key=lambda each: -(each.weight + each.fusion))[:num_best]
+        return ended or self._best_path()
 
     def _start(self) -> Beam:
         root = Prefix(None, 0, self._fusion.start, 0.0)

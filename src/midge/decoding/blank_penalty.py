@@ -10,7 +10,13 @@ from torch import Tensor
 
 from midge.alignments import LabelFrameDependent
 from midge.lattices import RecognitionLattice
-from midge.weights import SharedEmbeddingWeights, SharedRNNWeights, UnsharedWeights, WeightFn
+from midge.weights import (
+    AttentionWeights,
+    SharedEmbeddingWeights,
+    SharedRNNWeights,
+    UnsharedWeights,
+    WeightFn,
+)
 
 
 @torch.no_grad()
@@ -18,8 +24,9 @@ def with_blank_penalty(lattice: RecognitionLattice, penalty: float) -> Recogniti
     """A copy of a lattice in which labels weigh more against blank.
 
     The penalty is taken off the score of blank before normalization, so that a locally normalized
-    model stays one. Where every path has one blank per frame (global normalization with several
-    labels per frame) that would change nothing: there labels gain what blank would lose.
+    model stays one. On a label-dependent lattice blank is the end, which then comes later. Where
+    every path has one blank per frame (global normalization with several labels per frame) that
+    would change nothing: there labels gain what blank would lose.
 
     Args:
         lattice: left as it is.
@@ -53,6 +60,8 @@ def _output_bias(weights: WeightFn) -> Tensor:
     """[..., 1 + V] what is added to the scores."""
     if isinstance(weights, SharedEmbeddingWeights | SharedRNNWeights):
         return weights.joint.output.bias
+    if isinstance(weights, AttentionWeights):
+        return weights.output.bias
     if isinstance(weights, UnsharedWeights):
         return weights.bias
     raise ValueError(f"blank_penalty should be 0 for {type(weights).__name__}, which has no bias")

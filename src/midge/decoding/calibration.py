@@ -10,25 +10,30 @@ worse than nothing. The reliability table shows where they go wrong.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from midge.decoding.errors import align
+from midge.decoding.errors import align, count_errors
 from midge.decoding.evaluation import Evaluation, UtteranceResult
 from midge.drawing.canvas import require_matplotlib
+from midge.models import TimedWord
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 NUM_BINS = 10
+COLOUR = "#0b6e99"
+"""Of pictures, unless another is asked for."""
 LEAST_DOUBT = 1e-6
 """A confidence is taken as no surer than this in the cross entropy, where 0 and 1 weigh infinitely.
 
 A single wrong word with confidence 1 would otherwise be the whole figure."""
+_NORMAL_QUANTILE = 1.959964  # 97.5 %
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,22 @@ class Bin:
     """NaN without words."""
     share_right: float
     """NaN without words."""
+
+    def interval(self) -> tuple[float, float]:
+        """Where the share of right words may lie, at 95 % (Wilson); all of 0..1 without words.
+
+        Example:
+            >>> low, high = Bin(0.8, 0.9, 10, 0.85, 1.0).interval()
+            >>> round(low, 2), round(high, 2)
+            (0.72, 1.0)
+        """
+        if not self.num_words:
+            return 0.0, 1.0
+        count, share = self.num_words, self.share_right
+        spread = _NORMAL_QUANTILE**2 / count
+        centre = (share + spread / 2) / (1 + spread)
+        half = math.sqrt(spread * (share * (1 - share) + spread / 4)) / (1 + spread)
+        return min(share, centre - half), max(share, centre + half)
 
 
 @dataclass(frozen=True)
@@ -101,15 +122,44 @@ def judged_words(evaluation: Evaluation) -> list[Judged]:
     return [word for result in evaluation.results for word in _judged(result)]
 
 
-def _judged(result: UtteranceResult) -> Iterable[Judged]:
-    pairs = align(result.reference.split(), [word.text for word in result.words])
-    heard = (pair for pair in pairs if pair.hypothesis is not None)
-    for word, pair in zip(result.words, heard, strict=True):
+def _judged(result: UtteranceResult) -> list[Judged]:
+    try:
+        return judged_answer(result.reference.split(), result.words)
+    except ValueError as error:
+        raise ValueError(f"utterance {result.id}: {error}") from None
+
+
+def judged_answer(
+    reference: Sequence[str], words: Sequence[TimedWord], *, is_partial: bool = False
+) -> list[Judged]:
+    """The words of one answer with their confidences, and whether they are right.
+
+    Args:
+        reference: the true words.
+        words: the answer.
+        is_partial: whether more was to come. The answer is then compared with so many words of the
+            reference, from the first on, as fit it best: what was not yet said is not missed.
+
+    Raises:
+        ValueError: for a word without confidence.
+
+    Example:
+        >>> shown = [TimedWord("SIX", 0.1, 0.4, 0.9)]
+        >>> judged_answer(["SIX", "SIX", "TWO"], shown, is_partial=True)
+        [Judged(confidence=0.9, is_right=True)]
+    """
+    heard = [word.text for word in words]
+    if is_partial:
+        sizes = range(len(reference) + 1)
+        errors = [count_errors(reference[:size], heard).num_errors for size in sizes]
+        reference = reference[: errors.index(min(errors))]
+    pairs = (pair for pair in align(reference, heard) if pair.hypothesis is not None)
+    judged = []
+    for word, pair in zip(words, pairs, strict=True):
         if word.confidence is None:
-            raise ValueError(
-                f"utterance {result.id}: the word {word.text!r} has no confidence; decode with them"
-            )
-        yield Judged(word.confidence, pair.operation == "=")
+            raise ValueError(f"the word {word.text!r} has no confidence; decode with them")
+        judged.append(Judged(word.confidence, pair.operation == "="))
+    return judged
 
 
 def calibration(words: Sequence[Judged], num_bins: int = NUM_BINS) -> Calibration:
@@ -202,24 +252,43 @@ def reliability_picture(found: Calibration, title: str = "") -> Figure:
 
     figure = Figure(figsize=(4.5, 5.5), layout="constrained")
     shares, counts = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    draw_reliability(shares, counts, found)
+    shares.set(ylabel="share of right words", title=title)
+    shares.legend(loc="upper left", frameon=False)
+    counts.set(xlabel="confidence", ylabel="words")
+    return figure
+
+
+def draw_reliability(shares: Axes, counts: Axes, found: Calibration, colour: str = COLOUR) -> None:
+    """Draws the share of right words against confidence, and below how many words there are.
+
+    Args:
+        shares: the upper axes.
+        counts: the lower axes.
+        found: the calibration.
+        colour: of the curve and the bars.
+    """
     filled = [each for each in found.bins if each.num_words]
     shares.plot([0, 1], [0, 1], color="#8a8a8a", linewidth=1, linestyle="--", label="perfect")
-    shares.plot(
+    ends = np.array([each.interval() for each in filled]).reshape(-1, 2)
+    right = np.array([each.share_right for each in filled])
+    nce = f"{found.nce:.2f}" if math.isfinite(found.nce) else "-"
+    shares.errorbar(
         [each.mean_confidence for each in filled],
-        [each.share_right for each in filled],
-        color="#0b6e99",
+        right,
+        yerr=np.stack([right - ends[:, 0], ends[:, 1] - right]),
+        color=colour,
         marker="o",
-        label=f"ECE {_percent(found.ece)}, NCE {found.nce:.2f}",
+        elinewidth=1,
+        clip_on=False,
+        label=f"ECE {_percent(found.ece)}, NCE {nce}",
     )
-    shares.set(xlim=(0, 1), ylim=(0, 1), ylabel="share of right words", title=title)
-    shares.legend(loc="upper left", frameon=False)
+    shares.set(xlim=(0, 1), ylim=(0, 1))
     counts.bar(
         [each.low for each in found.bins],
         [each.num_words for each in found.bins],
         width=[each.high - each.low for each in found.bins],
         align="edge",
-        color="#0b6e99",
+        color=colour,
         edgecolor="white",
     )
-    counts.set(xlabel="confidence", ylabel="words")
-    return figure

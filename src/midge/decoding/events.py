@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from midge.decoding.decoded import Alternative
 from midge.models import TimedWord, Transcript
 
 EndReason = Literal["pause", "length", "silence", "end"]
@@ -58,6 +59,8 @@ class Segment:
     """What was said; times count from the beginning of the stream. Empty if nothing was."""
     reason: EndReason
     """Why it ended."""
+    alternatives: tuple[Alternative, ...] = ()
+    """The most probable texts, the best first, where they were asked for."""
 
     @property
     def is_end_of_speech(self) -> bool:
@@ -91,4 +94,8 @@ def event_json(event: Partial | Segment) -> dict[str, Any]:
         "text": found.text,
         "words": [dataclasses.asdict(word) for word in found.words],
         "score": found.score if math.isfinite(found.score) else None,
+        "alternatives": [
+            {"text": each.text, "probability": math.exp(each.log_probability)}
+            for each in event.alternatives
+        ],
     }

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from midge.decoding.offline import DecodedTranscript, Segment
+from midge.decoding.decoded import DecodedSegment, DecodedTranscript
 from midge.models import TimedWord, Transcript
 
 MAX_LINE_SIZE = 42
@@ -86,7 +86,7 @@ def json_object(transcript: Transcript, recording: str) -> dict[str, Any]:
     return found
 
 
-def _segment_json(segment: Segment) -> dict[str, Any]:
+def _segment_json(segment: DecodedSegment) -> dict[str, Any]:
     return {
         "start": segment.start,
         "end": segment.end,

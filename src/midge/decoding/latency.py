@@ -96,7 +96,11 @@ class Percentiles:
 
 
 def simulate(
-    decoder: StreamingDecoder, audio: Audio, *, chunk_seconds: float = CHUNK_SECONDS
+    decoder: StreamingDecoder,
+    audio: Audio,
+    *,
+    chunk_seconds: float = CHUNK_SECONDS,
+    blank_penalty: float = 0.0,
 ) -> SimulatedStream:
     """Hears a recording chunk by chunk, without endpoints, and looks at the result after each.
 
@@ -104,6 +108,7 @@ def simulate(
         decoder: what decodes it.
         audio: the recording.
         chunk_seconds: length of a chunk.
+        blank_penalty: of the stream.
 
     Raises:
         ValueError: if the chunk has no sample.
@@ -111,7 +116,7 @@ def simulate(
     size = round(chunk_seconds * audio.sample_rate)
     if size < 1:
         raise ValueError(f"chunk_seconds should be at least one sample, got {chunk_seconds}")
-    stream = decoder.stream(audio.sample_rate)
+    stream = decoder.stream(audio.sample_rate, blank_penalty=blank_penalty)
     shown = [Shown(0.0, (), 0)]
     done = 0.0
     for first in range(0, len(audio.samples), size):

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from midge.audio import Audio
-from midge.decoding.endpointing import EndpointConfig
 from midge.decoding.events import Partial, Segment
 from midge.decoding.streams import Stream, StreamingDecoder
 from midge.models import Recognizer, Transcript
@@ -18,9 +17,7 @@ def decode_offline(
     decoder: StreamingDecoder | Recognizer,
     samples: np.ndarray,
     sample_rate: int,
-    *,
-    endpointing: EndpointConfig | None = None,
-    blank_penalty: float = 0.0,
+    **options: Any,
 ) -> Transcript:
     """What a stream says of a whole recording: one `accept`, then `finish`.
 
@@ -28,10 +25,8 @@ def decode_offline(
         decoder: as for `Stream`.
         samples: [num_samples] mono, floats in [-1, 1].
         sample_rate: in hertz.
-        endpointing: as for `Stream`.
-        blank_penalty: as for `Stream`.
+        options: of `Stream`.
     """
-    options: dict[str, Any] = {"endpointing": endpointing, "blank_penalty": blank_penalty}
     stream = Stream(decoder, sample_rate, **options)
     stream.accept(samples)
     return stream.finish()

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -20,7 +19,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from midge.alignments import LabelDependent
-from midge.audio import Audio, audio_blocks
+from midge.audio import Audio
 from midge.decoding.beam import BeamConfig, beam_search
 from midge.decoding.biasing import phrase_bias
 from midge.decoding.blank_penalty import with_blank_penalty
@@ -32,10 +31,10 @@ from midge.decoding.confidence import (
     emission_frames,
     with_confidence,
 )
+from midge.decoding.decoded import Alternative, DecodedSegment, DecodedTranscript
 from midge.decoding.exact import sum_path
 from midge.decoding.fusion import Fusion, LabelScorer, fused_lattice
 from midge.decoding.language_models import NgramModel
-from midge.decoding.recordings import MAX_SECONDS, Piece, cut_at_pauses, joined
 from midge.decoding.risk import least_risk
 from midge.lattices import greedy_path
 from midge.models import Recognizer, Transcript
@@ -94,42 +93,6 @@ class DecoderConfig:
     def needs_sequences(self) -> bool:
         """Whether many sequences are needed, however few are listed."""
         return self.has_confidence or self.has_least_risk
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """What may have been said, too."""
-
-    text: str
-    """Its words."""
-    log_probability: float
-    """log P(labels | recording); with a language model inside the lattice, of the two together."""
-    score: float
-    """By which alternatives are ranked: the same but for what a fusion adds."""
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A piece of a recording that was searched on its own, and what was found."""
-
-    start: float
-    """Seconds from the beginning of the recording."""
-    end: float
-    """Seconds from the beginning of the recording."""
-    alternatives: tuple[Alternative, ...] = ()
-    """The best first; empty for max-path."""
-    is_proved: bool | None = None
-    """Whether nothing else is better, for certain; None where nothing could tell."""
-    confidences: tuple[Confidence, ...] = ()
-    """Of the segment's words, where they were asked for."""
-
-
-@dataclass(frozen=True)
-class DecodedTranscript(Transcript):
-    """A transcript with what else the searches found."""
-
-    segments: tuple[Segment, ...] = ()
-    """In order; all words together are those of the transcript."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +197,7 @@ class OfflineDecoder:
             Alternative(self.recognizer.tokens.decode(labels), log_probability, score)
             for labels, log_probability, score in found.listed[: self.config.num_best]
         )
-        segment = Segment(0.0, seconds, alternatives, found.is_proved, sure)
+        segment = DecodedSegment(0.0, seconds, alternatives, found.is_proved, sure)
         fields = {each.name: getattr(transcript, each.name) for each in _TRANSCRIPT_FIELDS}
         return DecodedTranscript(**fields, segments=(segment,))
 
@@ -340,64 +303,3 @@ class _Nothing(LabelScorer):
 
     def final(self, state: int) -> float:
         return 0.0
-
-
-def decode_files(
-    decoder: OfflineDecoder,
-    paths: Sequence[Path],
-    *,
-    max_seconds: float = MAX_SECONDS,
-    progress: Callable[[float], object] | None = None,
-) -> Iterator[tuple[Path, DecodedTranscript | Exception]]:
-    """Decodes audio files; one that cannot be read does not stop the others.
-
-    Args:
-        decoder: what decodes.
-        paths: the files.
-        max_seconds: longer recordings are cut at quiet places, and searched piece by piece.
-        progress: called with the seconds of audio that were done, again and again.
-
-    Yields:
-        Each path in order with its transcript, or with the error (ValueError, OSError) of a file
-        that cannot be read.
-    """
-    for path in paths:
-        found: list[DecodedTranscript] = []
-        pieces = cut_at_pauses(audio_blocks(path), max_seconds)
-        while True:
-            try:
-                piece = next(pieces, None)
-            except (ValueError, OSError) as error:
-                yield path, error
-                break
-            if piece is None:
-                yield path, _joined(found)
-                break
-            (decoded,) = decoder.decode([piece.audio])
-            found.append(_shifted(decoded, piece, decoder.recognizer.front_end.frame_seconds))
-            if progress is not None:
-                progress(piece.audio.duration)
-
-
-def _shifted(decoded: DecodedTranscript, piece: Piece, frame_seconds: float) -> DecodedTranscript:
-    """With times from the beginning of the recording."""
-    later = round(piece.start / frame_seconds)
-    return dataclasses.replace(
-        decoded,
-        words=tuple(
-            dataclasses.replace(word, start=word.start + piece.start, end=word.end + piece.start)
-            for word in decoded.words
-        ),
-        frames=tuple(frame + later for frame in decoded.frames),
-        segments=tuple(
-            dataclasses.replace(each, start=each.start + piece.start, end=each.end + piece.start)
-            for each in decoded.segments
-        ),
-    )
-
-
-def _joined(pieces: Sequence[DecodedTranscript]) -> DecodedTranscript:
-    whole = joined(pieces)
-    fields = {each.name: getattr(whole, each.name) for each in _TRANSCRIPT_FIELDS}
-    segments = tuple(segment for piece in pieces for segment in piece.segments)
-    return DecodedTranscript(**fields, segments=segments)

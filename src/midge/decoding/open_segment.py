@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from midge.decoding.decoded import Alternative
+from midge.decoding.live_alternatives import LiveAlternatives
+from midge.decoding.live_posteriors import LiveConfidence
 from midge.encoders.base import State
 from midge.lattices import BestPathSearch, Hypothesis, SearchState
 from midge.models import Recognizer, TimedWord, Transcript
@@ -27,10 +32,18 @@ class OpenSegment:
         search: over its lattice.
         number: its place in the stream.
         first: its first frame, counted from the beginning of the stream.
+        confidence: what says how sure words are, where it is asked for.
+        alternatives: what lists alternatives, where they are asked for.
     """
 
     def __init__(
-        self, recognizer: Recognizer, search: BestPathSearch, number: int, first: int
+        self,
+        recognizer: Recognizer,
+        search: BestPathSearch,
+        number: int,
+        first: int,
+        confidence: LiveConfidence | None = None,
+        alternatives: LiveAlternatives | None = None,
     ) -> None:
         self.number = number
         self.first = first
@@ -44,6 +57,9 @@ class OpenSegment:
         self._words: list[TimedWord] = []
         self._labels: list[int] = []
         self._frames: list[int] = []
+        self._confidence = confidence
+        self._alternatives = alternatives
+        self._looked = _Look((), (), -1, [])
 
     @property
     def search_state(self) -> SearchState:
@@ -65,6 +81,24 @@ class OpenSegment:
         """How often a long tail was committed before its rivals had died."""
         return int(self.search_state.num_cuts[0])
 
+    def hear(self, frames: Tensor) -> None:
+        """Keeps encoder frames [n, output_size] that the search has heard, where they are needed.
+
+        What is too old is forgotten: there the best path stands.
+        """
+        for kept in (self._confidence, self._alternatives):
+            if kept is not None:
+                kept.window.hear(frames)
+        if self._alternatives is not None and (begin := self._alternatives.overflow) is not None:
+            self._alternatives.window.begin_at(begin)
+        if self._confidence is not None and (begin := self._confidence.overflow) is not None:
+            found = self._partial()
+            values = self._values(found, is_for_good=True)
+            texts = self._texts(found.labels)
+            num_older = max(0, len(texts) - len(self._texts(self._since(begin, found))))
+            older = zip(texts[:num_older], values[:num_older], strict=True)
+            self._confidence.shorten(begin, older)
+
     def take_committed(self) -> None:
         """Takes the words that are complete and committed out of the search."""
         spelling = self.search_state.committed[0]
@@ -73,13 +107,20 @@ class OpenSegment:
         complete = [word for word in words if word.last + 1 < len(spelling.labels)]
         if not complete:
             return
+        values = self._values(self._partial(), is_for_good=True)
         count = complete[-1].last + 1
         labels, frames = spelling.labels[:count], spelling.frames[:count]
-        self._words += self._transcript(labels, frames, 0.0, math.inf).words
+        taken = self._transcript(labels, frames, 0.0, math.inf).words
+        self._words += _with_values(taken, values[: len(taken)])
         self._labels += labels
         self._frames += frames
         del spelling.labels[:count], spelling.frames[:count]
         self._found = None
+        if self._confidence is not None:
+            window, left = self._confidence.window, self._partial()
+            window.begin_at(max(window.first, frames[-1]))
+            self._confidence.forget(len(taken))
+            self._looked = _Look(left.labels, left.frames, left.num_frames, values[len(taken) :])
 
     def words(self, limit: float = math.inf) -> tuple[tuple[TimedWord, ...], int]:
         """All words as they seem now, and how many of them, from the first, are committed.
@@ -89,7 +130,7 @@ class OpenSegment:
         """
         found = self._partial()
         tail = self._transcript(found.labels, found.frames, found.weight, limit).words
-        return (*self._words, *tail), len(self._words)
+        return (*self._words, *_with_values(tail, self._values(found))), len(self._words)
 
     def last_label_frame(self) -> int | None:
         """The frame of the segment at which the best path emits its last label, if it has any."""
@@ -109,7 +150,53 @@ class OpenSegment:
         labels = (*self._labels, *found.labels)
         frames = (*self._frames, *found.frames)
         transcript = self._transcript(labels, frames, found.weight, limit)
+        if self._confidence is not None:
+            sure = [word.confidence or 0.0 for word in self._words]
+            sure += self._values(found, is_for_good=True)
+            words = _with_values(transcript.words, sure)
+            transcript = dataclasses.replace(transcript, words=words)
         return dataclasses.replace(transcript, seconds=end - start)
+
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """The most probable texts if the segment ends here, where they were asked for."""
+        if self._alternatives is None:
+            return ()
+        found = self._search.finish(self.search_state)[0]
+        window = self._alternatives.window
+        settled, tentative = self._before(window.first, found)
+        return self._alternatives.listed((*settled, *tentative), window.state(settled, tentative))
+
+    def _values(self, found: Hypothesis, *, is_for_good: bool = False) -> list[float]:
+        """Confidences of the words of a path that are not committed; none if not asked for.
+
+        A look costs more than a step of the search, so there is one for each different path.
+
+        Args:
+            found: the path.
+            is_for_good: whether they have to be of the present frame, whoever looked before.
+        """
+        if self._confidence is None:
+            return []
+        if not self._looked.is_of(found, is_for_good):
+            window = self._confidence.window
+            state = window.state(*self._before(window.first, found))
+            inside = self._since(window.first, found)
+            values = self._confidence.values(inside, state, self._texts(found.labels))
+            self._looked = _Look(found.labels, found.frames, found.num_frames, values)
+        return self._looked.values
+
+    def _before(self, frame: int, found: Hypothesis) -> tuple[Sequence[int], Sequence[int]]:
+        """The labels of a path before a frame: those that were taken out, and the others."""
+        settled = self._labels[: bisect_left(self._frames, frame)]
+        return settled, found.labels[: bisect_left(found.frames, frame)]
+
+    def _since(self, frame: int, found: Hypothesis) -> list[int]:
+        """The labels of a path from a frame on."""
+        settled = self._labels[bisect_left(self._frames, frame) :]
+        return [*settled, *found.labels[bisect_left(found.frames, frame) :]]
+
+    def _texts(self, labels: Sequence[int]) -> list[str]:
+        return [word.text for word in self._recognizer.tokens.words(labels)]
 
     def _partial(self) -> Hypothesis:
         """The best path now. To trace it back is not free, so it is done once per step."""
@@ -124,6 +211,31 @@ class OpenSegment:
         tokens, front_end = self._recognizer.tokens, self._recognizer.front_end
         absolute = [self.first + frame for frame in frames]
         return transcript_of(labels, absolute, score, limit, tokens, front_end)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """Confidences of a path, and when they were computed."""
+
+    labels: tuple[int, ...]
+    frames: tuple[int, ...]
+    num_frames: int
+    values: list[float]
+
+    def is_of(self, found: Hypothesis, is_for_good: bool) -> bool:
+        """Whether it still holds."""
+        is_same = (self.labels, self.frames) == (found.labels, found.frames)
+        return is_same and (not is_for_good or self.num_frames == found.num_frames)
+
+
+def _with_values(words: Sequence[TimedWord], values: Sequence[float]) -> tuple[TimedWord, ...]:
+    """Words with their confidences, if there are any."""
+    if not values:
+        return tuple(words)
+    return tuple(
+        dataclasses.replace(word, confidence=value)
+        for word, value in zip(words, values, strict=True)
+    )
 
 
 class Inputs:

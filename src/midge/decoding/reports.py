@@ -6,10 +6,12 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from midge.decoding.bootstrap import LEVEL, Interval
+from midge.decoding.calibration import Calibration, reliability_picture
 from midge.decoding.errors import ErrorCounts, Pair, align
 from midge.decoding.evaluation import Comparison, Evaluation, GroupRates, UtteranceResult
 from midge.decoding.formats import trn_line
@@ -19,6 +21,7 @@ FORMAT_VERSION = 1
 """Of a folder of results; a reader refuses one that it does not know."""
 RESULTS, HYPOTHESES, ALIGNMENTS = "results.json", "hypotheses.jsonl", "alignments.txt"
 HYPOTHESES_TRN, REFERENCES_TRN = "hypotheses.trn", "references.trn"
+RELIABILITY = "reliability.svg"
 _LINE_SIZE = 96
 _MAX_NUM_NAMED = 10
 
@@ -76,6 +79,7 @@ def to_json(
     evaluation: Evaluation,
     comparisons: Sequence[Comparison] = (),
     description: Mapping[str, Any] | None = None,
+    calibration: Calibration | None = None,
 ) -> dict[str, Any]:
     """Rates of all groups, failures, times, and comparisons, as JSON can hold them.
 
@@ -83,6 +87,7 @@ def to_json(
         evaluation: what was found.
         comparisons: with another evaluation.
         description: what was evaluated, in the caller's words.
+        calibration: of the words' confidences, where they have some.
     """
     return {
         "format_version": FORMAT_VERSION,
@@ -95,6 +100,7 @@ def to_json(
         "bootstrap_seed": evaluation.seed,
         "groups": {rates.name: _rates_json(rates) for rates in evaluation.rates},
         "comparisons": {each.name: _plain(each) for each in comparisons},
+        "calibration": None if calibration is None else _plain(calibration),
     }
 
 
@@ -103,14 +109,18 @@ def save(
     folder: Path,
     comparisons: Sequence[Comparison] = (),
     description: Mapping[str, Any] | None = None,
+    calibration: Calibration | None = None,
 ) -> list[Path]:
     """Writes results.json, hypotheses (JSON lines and trn), references (trn) and alignments.
+
+    With a calibration also reliability.svg, if matplotlib is installed.
 
     Args:
         evaluation: what was found.
         folder: where to; made if it is not there.
         comparisons: with another evaluation.
         description: what was evaluated, for results.json.
+        calibration: of the words' confidences.
 
     Returns:
         The files written.
@@ -122,12 +132,20 @@ def save(
         REFERENCES_TRN: "".join(trn_line(each.reference, each.id) for each in results),
         ALIGNMENTS: "\n".join(map(alignment_text, results)),
         # Last: a folder with it is whole.
-        RESULTS: json.dumps(to_json(evaluation, comparisons, description), indent=2) + "\n",
+        RESULTS: _indented(to_json(evaluation, comparisons, description, calibration)),
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in texts]
+    written = [folder / name for name in texts]
+    if calibration is not None and find_spec("matplotlib") is not None:
+        written.append(folder / RELIABILITY)
+        reliability_picture(calibration).savefig(written[-1])
+    return written
+
+
+def _indented(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2) + "\n"
 
 
 def load(folder: Path) -> Evaluation:
@@ -270,6 +288,8 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)
         return {field.name: _plain(getattr(value, field.name)) for field in fields}
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
     return _finite(value) if isinstance(value, float) else value
 
 

@@ -109,6 +109,7 @@ def evaluate_streaming(
     *,
     endpointing: EndpointConfig | None = None,
     chunk_seconds: float = CHUNK_SECONDS,
+    blank_penalty: float = 0.0,
     progress: Callable[[int], object] | None = None,
     **options: Any,
 ) -> StreamingEvaluation:
@@ -120,6 +121,7 @@ def evaluate_streaming(
         offline: the evaluation of the same utterances as wholes.
         endpointing: the rules to try; the default ones if not given.
         chunk_seconds: how much is heard at a time.
+        blank_penalty: of the streams.
         progress: called with numbers of utterances, `NUM_PASSES` times as many in all.
         options: groups, batch and seed as for `evaluate`.
     """
@@ -127,17 +129,20 @@ def evaluate_streaming(
     latencies: list[UtteranceLatency] = []
 
     def live(batch: Sequence[Utterance], audio: Sequence[Audio]) -> list[Transcript]:
-        found = [simulate(decoder, each, chunk_seconds=chunk_seconds) for each in audio]
+        found = [
+            simulate(decoder, each, chunk_seconds=chunk_seconds, blank_penalty=blank_penalty)
+            for each in audio
+        ]
         tokens = decoder.recognizer.tokens
         latencies.extend(_latency(*each, tokens) for each in zip(batch, found, strict=True))
         return [each.transcript for each in found]
 
     def tight(batch: Sequence[Utterance], audio: Sequence[Audio]) -> list[Transcript]:
         cut = [without_silence(*each) for each in zip(batch, audio, strict=True)]
-        return decode_together(decoder, cut)
+        return decode_together(decoder, cut, blank_penalty=blank_penalty)
 
     def endpointed(batch: Sequence[Utterance], audio: Sequence[Audio]) -> list[Transcript]:
-        return decode_together(decoder, audio, endpointing=rules)
+        return decode_together(decoder, audio, endpointing=rules, blank_penalty=blank_penalty)
 
     evaluations = [
         evaluate(decoder.recognizer, utterances, decode=decode, progress=progress, **options)

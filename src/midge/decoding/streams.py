@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from midge.alignments import LabelDependent
-from midge.decoding.blank_penalty import with_blank_penalty
+from midge.decoding.decoded import joined
 from midge.decoding.endpointing import EndpointConfig
 from midge.decoding.events import EndReason, Partial, Segment
+from midge.decoding.live_lattices import LiveLattice, num_frames
 from midge.decoding.open_segment import Inputs, OpenSegment
-from midge.decoding.recordings import joined
 from midge.encoders import join_states, split_state
-from midge.lattices import BestPathSearch, SearchState
+from midge.lattices import SearchState
 from midge.models import Recognizer, Transcript
 
 MARGIN = 200.0
@@ -82,11 +82,13 @@ class StreamingDecoder:
         self.recognizer = recognizer
         self.block_size = block_size
         self._margin = margin
-        self._max_tail = self._num_frames(max_tail_seconds)
-        self._plain_search = self._new_search(0.0)
-        # A search lives as long as a stream that uses it.
-        self._searches: WeakValueDictionary[float, BestPathSearch] = WeakValueDictionary()
-        self._searches[0.0] = self._plain_search
+        self._max_tail = None
+        if max_tail_seconds is not None and not math.isinf(max_tail_seconds):
+            self._max_tail = num_frames(recognizer, max_tail_seconds)
+        self._plain_lattice = self._new_lattice(0.0)
+        # A lattice lives as long as a stream that uses it.
+        self._lattices: WeakValueDictionary[float, LiveLattice] = WeakValueDictionary()
+        self._lattices[0.0] = self._plain_lattice
 
     def stream(
         self,
@@ -94,9 +96,18 @@ class StreamingDecoder:
         *,
         endpointing: EndpointConfig | None = None,
         blank_penalty: float = 0.0,
+        has_confidence: bool = False,
+        num_best: int = 0,
     ) -> Stream:
         """Starts a stream; see `Stream`."""
-        return Stream(self, sample_rate, endpointing=endpointing, blank_penalty=blank_penalty)
+        return Stream(
+            self,
+            sample_rate,
+            endpointing=endpointing,
+            blank_penalty=blank_penalty,
+            has_confidence=has_confidence,
+            num_best=num_best,
+        )
 
     @torch.no_grad()
     def step(self, streams: Sequence[Stream]) -> int:
@@ -118,7 +129,7 @@ class StreamingDecoder:
             raise ValueError("streams should be of the decoder that steps them")
         ready = list(dict.fromkeys(stream for stream in streams if stream.is_ready))
         encoded = self._encode(ready)
-        for group in _grouped(ready, lambda stream: id(stream._search)):
+        for group in _grouped(ready, lambda stream: id(stream._lattice)):
             self._search(group, [encoded[stream] for stream in group])
         for stream in ready:
             stream._settle()
@@ -164,28 +175,21 @@ class StreamingDecoder:
         state = segments[0].search_state
         if len(segments) > 1:
             state = SearchState.join([segment.search_state for segment in segments])
-        state = streams[0]._search.step(frames, num_frames, state)
+        state = streams[0]._lattice.search.step(frames, num_frames, state)
         states = [state] if len(segments) == 1 else state.split()
-        for segment, part in zip(segments, states, strict=True):
+        for segment, part, heard in zip(segments, states, encoded, strict=True):
             segment.search_state = part
+            segment.hear(heard)
 
-    def _search_for(self, blank_penalty: float) -> BestPathSearch:
-        """The search with a penalty, shared by all streams that have it."""
-        search = self._searches.get(blank_penalty)
-        if search is None:
-            search = self._searches[blank_penalty] = self._new_search(blank_penalty)
-        return search
+    def _lattice_for(self, blank_penalty: float) -> LiveLattice:
+        """The lattice with a penalty, shared by all streams that have it."""
+        lattice = self._lattices.get(blank_penalty)
+        if lattice is None:
+            lattice = self._lattices[blank_penalty] = self._new_lattice(blank_penalty)
+        return lattice
 
-    def _new_search(self, blank_penalty: float) -> BestPathSearch:
-        lattice = self.recognizer.lattice
-        if blank_penalty:
-            lattice = with_blank_penalty(lattice, blank_penalty)
-        return BestPathSearch(lattice, self._margin, self._max_tail)
-
-    def _num_frames(self, seconds: float | None) -> int | None:
-        if seconds is None or math.isinf(seconds):
-            return None
-        return max(1, round(seconds / self.recognizer.front_end.frame_seconds))
+    def _new_lattice(self, blank_penalty: float) -> LiveLattice:
+        return LiveLattice(self.recognizer, self._margin, self._max_tail, blank_penalty)
 
 
 class Stream:
@@ -204,6 +208,8 @@ class Stream:
         sample_rate: of the samples to come, in hertz; any.
         endpointing: where to cut it into segments; None leaves it whole.
         blank_penalty: see `with_blank_penalty`.
+        has_confidence: whether words get their posterior probabilities.
+        num_best: how many alternatives each segment that is over lists.
 
     Raises:
         ValueError: if an argument does not fit.
@@ -216,6 +222,8 @@ class Stream:
         *,
         endpointing: EndpointConfig | None = None,
         blank_penalty: float = 0.0,
+        has_confidence: bool = False,
+        num_best: int = 0,
     ) -> None:
         """Starts the stream."""
         self.decoder = (
@@ -225,9 +233,13 @@ class Stream:
         recognizer = self.decoder.recognizer
         if endpointing is not None and not recognizer.lattice.alignment.has_blank:
             raise ValueError("endpointing should be None for a model without blank: it never waits")
+        if num_best < 0:
+            raise ValueError(f"num_best should be at least 0, got {num_best}")
         self._recognizer = recognizer
         self._endpointing = endpointing
-        self._search = self.decoder._search_for(blank_penalty)
+        self._has_confidence = has_confidence
+        self._num_best = num_best
+        self._lattice = self.decoder._lattice_for(blank_penalty)
         self._features = recognizer.front_end.stream(sample_rate)
         # What a new segment may have to hear again.
         num_kept = (
@@ -240,7 +252,7 @@ class Stream:
         self._is_done = False
         self._is_silent = False
         self._segments: list[Segment] = []
-        self._open = OpenSegment(recognizer, self._search, 0, 0)
+        self._open = self._new_segment(0)
 
     @property
     def seconds(self) -> float:
@@ -364,20 +376,39 @@ class Stream:
             self._add_segment((segment.first + first) * frame_seconds, reason)
         self._is_silent = reason == "silence"
         self._inputs.rewind(segment.num_inputs - first)
-        self._open = OpenSegment(
-            self._recognizer, self._search, len(self._segments), segment.first + first
-        )
+        self._open = self._new_segment(segment.first + first)
 
     def _add_segment(self, end: float, reason: EndReason) -> None:
         start = self._segments[-1].end if self._segments else 0.0
         end = min(end, self._limit)
         transcript = self._open.close(start, end, self._limit)
-        self._segments.append(Segment(self._open.number, start, end, transcript, reason))
+        self._segments.append(
+            Segment(self._open.number, start, end, transcript, reason, self._open.alternatives())
+        )
+
+    def _new_segment(self, first: int) -> OpenSegment:
+        """A segment that begins at a frame of the stream."""
+        return self._lattice.open_segment(
+            len(self._segments),
+            first,
+            has_confidence=self._has_confidence,
+            num_best=self._num_best,
+        )
 
     def _most_rewound(self) -> int:
         """The most frames that a new segment hears again, besides the encoder's look-ahead."""
         assert self._endpointing is not None
         return int(self._endpointing.pause / self._recognizer.front_end.frame_seconds / 2)
+
+
+def can_run_live(recognizer: Recognizer) -> bool:
+    """Whether streams can run on a recognizer."""
+    return recognizer.encoder.is_streaming and _has_live_lattice(recognizer)
+
+
+def _has_live_lattice(recognizer: Recognizer) -> bool:
+    is_along_labels = isinstance(recognizer.lattice.alignment, LabelDependent)
+    return recognizer.is_exact and not is_along_labels
 
 
 def _check_live(recognizer: Recognizer) -> None:
@@ -387,7 +418,7 @@ def _check_live(recognizer: Recognizer) -> None:
             "transcribe whole recordings with it, or train with encoder.is_streaming = true "
             "(LSTM: encoder.is_bidirectional = false)"
         )
-    if isinstance(recognizer.lattice.alignment, LabelDependent) or not recognizer.is_exact:
+    if not _has_live_lattice(recognizer):
         raise ValueError(
             "recognizer should move along frames, with a finite label context and a bounded number "
             f"of labels per frame, to run live; got {recognizer.lattice.context} and "

@@ -27,6 +27,7 @@ from midge.lattices.search_engines import (
     listed,
     pointer_type,
     serves_natively,
+    traced_symbols,
 )
 from midge.lattices.search_state import FIRST_CAPACITY, Hypothesis, SearchState, Spelling
 
@@ -277,18 +278,13 @@ class BestPathSearch:
             state: of the search.
 
         Returns:
-            Per stream and frame the symbols, NO_SYMBOL for nothing.
+            Per stream and frame the symbols.
         """
-        states = last[:, None]
-        found: list[Tensor] = []
-        for place in reversed(range(int(count.max()) if len(count) else 0)):
-            emitted, before = self._before(rows, torch.full_like(rows, place), states, state)
-            states = torch.where((place < count)[:, None], before, states)
-            found.append(emitted[:, 0])
-        if not found:
-            return [[] for _ in range(len(rows))]
-        symbols: list[list[list[int]]] = torch.stack(found[::-1], dim=1).tolist()
-        return symbols
+        each = zip(rows.tolist(), count.tolist(), last.tolist(), strict=True)
+        return [
+            traced_symbols(state.pointers[row, :number].cpu().numpy(), at)
+            for row, number, at in each
+        ]
 
     def _spell(self, spelling: Spelling, first: int, symbols: list[list[int]]) -> None:
         """Adds the symbols of frames to a spelling."""

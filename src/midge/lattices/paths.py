@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -130,21 +131,37 @@ def best_path(recursion: Recursion, max_label: int) -> tuple[list[Tensor], Tenso
 
 
 def sample_paths(
-    recursion: Recursion, num_samples: int, generator: torch.Generator | None
+    recursion: Recursion,
+    num_samples: int,
+    generator: torch.Generator | None,
+    start: int | None = None,
 ) -> tuple[list[Tensor], Tensor]:
     """Random paths, each with its posterior probability.
 
     Backward weights run once over the steps; then all samples walk forward together.
 
+    Args:
+        recursion: the lattice.
+        num_samples: how many per utterance.
+        generator: a source of random numbers.
+        start: flat state to begin at, for what may follow a known history; None is the start.
+
     Returns:
         Per step the symbols [num_samples, B, any], and [num_samples, B] float64 weights.
     """
     inputs = recursion.source.inputs
+    pieces = recursion.source.pieces()
+
+    def arcs_of(steps: range) -> Arcs:
+        return recursion.source.arcs(inputs, steps)
+
+    if len(pieces) == 1:  # they fit into memory, so that both passes can have the same
+        arcs_of = functools.cache(arcs_of)
     with torch.no_grad():
-        betas = [beta for _, _, beta, _ in recursion.backward(inputs)][::-1]
-        walk = _Walk(recursion, betas[0], num_samples, generator)
-        for steps in recursion.source.pieces():
-            arcs = recursion.source.arcs(inputs, steps)
+        betas = [beta for _, _, beta, _ in recursion.backward(inputs, arcs_of)][::-1]
+        walk = _Walk(recursion, betas[0], num_samples, generator, start)
+        for steps in pieces:
+            arcs = arcs_of(steps)
             for step in steps:
                 walk.take(step, at_step(arcs, step - steps.start), betas[step + 1])
         return walk.symbols, walk.finish(betas[0])
@@ -159,14 +176,17 @@ class _Walk:
         beta: Tensor,
         num_samples: int,
         generator: torch.Generator | None,
+        start: int | None,
     ) -> None:
         self._recursion = recursion
         self._num_samples = num_samples
         self._generator = generator
-        start = recursion.start(beta)
         self.symbols: list[Tensor] = []
-        self._state = start.flatten(1).argmax(-1).expand(num_samples, -1)
-        possible = ((start + beta) > -torch.inf).flatten(1).any(-1)
+        state = recursion.start(beta).flatten(1).argmax(-1)
+        if start is not None:
+            state = torch.full_like(state, start)
+        self._state = state.expand(num_samples, -1)
+        possible = beta.flatten(1).gather(1, state[:, None])[:, 0] > -torch.inf
         weight = torch.where(possible, 0.0, -torch.inf).double()
         self._weight = weight.expand(num_samples, -1)
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from midge.alignments import AlignmentLattice
+from midge.contexts import BLANK
 from midge.contexts.spaces import Arcs, LabelSpace
 from midge.kernels import native, operators
 from midge.lattices.batches import Batch
@@ -213,3 +215,35 @@ def pointer_type(whole: WholeLattice) -> torch.dtype:
         if largest <= torch.iinfo(dtype).max:
             return dtype
     return torch.int64
+
+
+def traced_symbols(pointers: Any, state: int) -> list[list[int]]:
+    """What each frame emitted on the way to a state, blanks included.
+
+    `AlignmentLattice.trace` for one path. A tensor of one number costs a hundred times what the
+    number does, and a live stream traces after every block.
+
+    Args:
+        pointers: [num_frames, num_levels, F] back-pointers, a tensor's `numpy()`.
+        state: flat state after the last frame.
+
+    Example:
+        >>> pointers = torch.tensor([[[2, 2]], [[0, 2 * 2 + 0]]])  # of two states, at two frames
+        >>> traced_symbols(pointers.numpy(), 1)  # label 2 from state 0, which label 1 had led to
+        [[1], [2]]
+    """
+    num_frames, num_levels, num_states = pointers.shape
+    backward: list[list[int]] = []
+    for place in reversed(range(num_frames)):
+        here = pointers[place]
+        # Of several levels the last says how many labels came before the blank.
+        symbol, state = divmod(int(here[-1, state]), num_states)
+        if num_levels == 1:
+            backward.append([symbol])
+            continue
+        emitted = [BLANK]
+        for level in reversed(range(symbol)):
+            label, state = divmod(int(here[level, state]), num_states)
+            emitted.append(label)
+        backward.append(emitted[::-1])
+    return backward[::-1]

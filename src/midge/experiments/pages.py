@@ -1,0 +1,270 @@
+"""The page of results: a section for each experiment, from the records that are committed.
+
+A row is shown only if it was made by the recipe that its grid asks for now. All others are listed
+as missing, so that no table can promise what was not measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from midge.drawing.canvas import save
+from midge.experiments import pictures
+from midge.experiments.contrasts import Pool, contrasts, pools
+from midge.experiments.grid import Grid, read_grid
+from midge.experiments.records import FORMAT_VERSION, is_same_recipe
+from midge.experiments.tables import (
+    contrast_table,
+    interval_text,
+    markdown_table,
+    percent,
+    spread_text,
+)
+from midge.experiments.tallies import NEAREST, SENTENCES
+from midge.progress import format_seconds
+
+_DELAYS = {"first_shown": "first shown", "last_changed": "last changed", "committed": "committed"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """An experiment, and as much of it as was measured."""
+
+    grid: Grid
+    """What it asks for."""
+    records: tuple[dict[str, Any], ...]
+    """The rows that were made so, in the grid's order."""
+    outdated: tuple[str, ...]
+    """Names of rows that were made by another recipe."""
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of the rows that are not there."""
+        done = {record["row"] for record in self.records}
+        return [row.name for row in self.grid.rows if row.name not in done]
+
+
+def read_results(grid_path: Path, results_path: Path) -> Results:
+    """Reads an experiment with its committed results.
+
+    Args:
+        grid_path: the TOML file. The recipes it names are relative to the working directory.
+        results_path: results.json of it; there may be none.
+
+    Raises:
+        ValueError: if a file is not what it should be; names it.
+        OSError: if one cannot be read.
+    """
+    grid = read_grid(grid_path)
+    kept: dict[str, dict[str, Any]] = {}
+    if results_path.exists():
+        stored = json.loads(results_path.read_text("utf-8"))
+        if stored.get("format_version") != FORMAT_VERSION:
+            raise ValueError(f"{results_path} should have format version {FORMAT_VERSION}")
+        kept = {record["row"]: record for record in stored["rows"]}
+    same = {
+        row.name
+        for row in grid.rows
+        if row.name in kept and is_same_recipe(kept[row.name]["resolved_recipe"], row.recipe())
+    }
+    return Results(
+        grid=grid,
+        records=tuple(kept[row.name] for row in grid.rows if row.name in same),
+        outdated=tuple(name for name in kept if name not in same),
+    )
+
+
+def summary_table(several: Sequence[Results]) -> str:
+    """A line for each experiment: what it is, and how much of it was measured."""
+    cells = [
+        [
+            f"[{each.grid.name}](#{each.grid.name.replace('_', '-')})",
+            each.grid.description,
+            f"{len(each.records)} of {len(each.grid.rows)}",
+        ]
+        for each in several
+    ]
+    return markdown_table(["experiment", "what", "rows measured"], cells)
+
+
+def section(results: Results, text: str, figures: Sequence[str]) -> str:
+    """The section of an experiment in Markdown.
+
+    Args:
+        results: what was measured.
+        text: written by hand, to go before the tables; "" for none.
+        figures: links of pictures.
+    """
+    grid, records = results.grid, results.records
+    parts = [f"## {grid.name.replace('_', '-')}", grid.description, text.strip()]
+    if records:
+        found = pools(grid, records)
+        parts += [rate_table(grid, found), match_table(grid, found)]
+        if rows := contrasts(grid, records):
+            parts += [_contrast_text(grid), contrast_table(rows)]
+        parts += [delay_table(records), *figures, made_table(grid, records)]
+    if results.missing:
+        parts.append("Missing: " + ", ".join(results.missing) + ".")
+    if results.outdated:
+        parts.append("Made by another recipe, and not shown: " + ", ".join(results.outdated) + ".")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def rate_table(grid: Grid, found: Sequence[Pool]) -> str:
+    """Word error rates: a line for each combination of axes, a column for each group.
+
+    Repetitions are pooled: all their errors over all their words.
+    """
+    kept = [pool for pool in found if pool.group != NEAREST]
+    columns = list(dict.fromkeys((pool.evaluation, pool.group) for pool in kept))
+    lines: dict[tuple[str, ...], dict[tuple[str, str], Pool]] = {}
+    for pool in kept:
+        line = lines.setdefault(tuple(pool.values.values()), {})
+        line[pool.evaluation, pool.group] = pool
+    heading = [*(axis for axis in grid.axes if axis != grid.pooled), "runs"]
+    heading += [f"{evaluation}, {group}: WER %" for evaluation, group in columns]
+    cells = [
+        [
+            *values,
+            str(max(len(pool.members) for pool in line.values())),
+            *(interval_text(line[key].rate()) if key in line else "" for key in columns),
+        ]
+        for values, line in lines.items()
+    ]
+    return markdown_table(heading, cells)
+
+
+def match_table(grid: Grid, found: Sequence[Pool]) -> str:
+    """Utterances that are wholly right, and those that are once mapped to the nearest word.
+
+    A line for each combination of axes, with the mean and the spread of its runs; "" if no
+    evaluation asks for the nearest word.
+    """
+    nearest = [pool for pool in found if pool.group == NEAREST]
+    heading = [*(axis for axis in grid.axes if axis != grid.pooled), "scored on", "runs"]
+    heading += ["exact match %: mean ± deviation (each)", "nearest word %: mean ± deviation (each)"]
+    cells = []
+    for pool in nearest:
+        (exact,) = (
+            other
+            for other in found
+            if (other.values, other.evaluation, other.group)
+            == (pool.values, pool.evaluation, "all")
+        )
+        shares = [[1 - rate for rate in each.single_rates(SENTENCES)] for each in (exact, pool)]
+        cells.append(
+            [*pool.values.values(), pool.evaluation, str(len(shares[0])), *map(spread_text, shares)]
+        )
+    return markdown_table(heading, cells)
+
+
+def delay_table(records: Sequence[Mapping[str, Any]]) -> str:
+    """Error rates of streams with their delays, in seconds; "" if none was measured."""
+    heading = ["row", "scored on", "streaming WER %", "without trailing silence", "with endpoints"]
+    heading += [f"{name}, p50 / p90 s" for name in _DELAYS.values()]
+    heading += ["words revised %"]
+    cells = []
+    for record in records:
+        for name, scored in record["evaluations"].items():
+            if live := scored.get("streaming"):
+                rates = live["word_error_rates"]
+                line = [record["row"], name]
+                line += [
+                    percent(rates[x]["estimate"]) for x in ("streaming", "tight", "endpointed")
+                ]
+                line += [_seconds(live["percentiles"][delay]) for delay in _DELAYS]
+                cells.append([*line, percent(live["revision_rate"])])
+    return markdown_table(heading, cells)
+
+
+def made_table(grid: Grid, records: Sequence[Mapping[str, Any]]) -> str:
+    """How each row was made: size, steps, time, code and machine, and the very commands."""
+    heading = ["row", "parameters", "steps", "training", "seed", "commit", "recipe", "hardware"]
+    cells = [
+        [
+            record["row"],
+            f"{record['training']['num_parameters'] / 1e6:.2f} M",
+            str(record["training"]["num_steps"]),
+            format_seconds(record["training"]["seconds"]),
+            str(record["seed"]),
+            record["commit"],
+            record["recipe_hash"],
+            _hardware(record["hardware"]),
+        ]
+        for record in records
+    ]
+    commands = [
+        command
+        for record in records
+        for command in (
+            record["training"]["command"],
+            *(each["command"] for each in record["evaluations"].values()),
+        )
+    ]
+    return (
+        f"{markdown_table(heading, cells)}\n\n"
+        f"<details><summary>The {len(commands)} commands</summary>\n\n"
+        "```text\n" + "\n".join(commands) + "\n```\n\n</details>"
+    )
+
+
+def write_pictures(results: Results, folder: Path, prefix: str) -> list[str]:
+    """Draws what the records allow.
+
+    Args:
+        results: what was measured.
+        folder: where to write; it is made.
+        prefix: of the links, from the page to the folder.
+
+    Returns:
+        Links to the pictures in Markdown.
+
+    Raises:
+        ImportError: if matplotlib is missing; says how to install it.
+    """
+    grid, records = results.grid, results.records
+    if not records:
+        return []
+    drawn = {"curves": ("Learning curves", pictures.learning_curves(grid, records))}
+    if pictures.has_delays(records):
+        shown = pictures.error_against_delay(grid, records)
+        drawn["delay"] = ("Word error rate against delay", shown)
+    if pictures.has_calibration(records):
+        drawn["calibration"] = ("Calibration", pictures.calibration_picture(records))
+    folder.mkdir(parents=True, exist_ok=True)
+    links = []
+    for kind, (title, figure) in drawn.items():
+        name = f"results_{grid.name}_{kind}.svg"
+        save(figure, folder / name)
+        links.append(f"![{title} of {grid.name}]({prefix}{name})")
+    return links
+
+
+def _contrast_text(grid: Grid) -> str:
+    assert grid.contrast is not None
+    first, second = grid.axes[grid.contrast.inner]
+    text = (
+        f"Paired differences of word error rates, {second} minus {first}, on the same utterances, "
+        f"with 95 % intervals by bootstrap over speakers; below 0, {second} is better."
+    )
+    if not grid.contrast.outer:
+        return text
+    before, after = grid.axes[grid.contrast.outer]
+    return text + (
+        f" The interaction is the difference at {after} minus that at {before}: below 0, {second} "
+        f"helps more at {after}. The share of the gap closed is how much of ({after} {first} minus "
+        f"{before} {first}) {after} {second} takes away."
+    )
+
+
+def _seconds(found: Mapping[str, float | None]) -> str:
+    return " / ".join("-" if found[p] is None else f"{found[p]:.2f}" for p in ("p50", "p90"))
+
+
+def _hardware(found: Mapping[str, Any]) -> str:
+    threads = "thread" if found["num_threads"] == 1 else "threads"
+    return f"{found['processor']}, {found['num_threads']} {threads}, torch {found['torch']}"

@@ -1,0 +1,138 @@
+"""The worker: the one thread that owns the model, and steps all streams together."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from midge.decoding.streams import StreamingDecoder
+from midge.serve.jobs import Job
+from midge.serve.metrics import Metrics
+from midge.serve.sessions import News, Session
+
+_logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+Delivery = tuple[Session, News]
+"""What is told to whom."""
+
+
+class Worker:
+    """Decodes sessions in a thread of its own.
+
+    It works in rounds. Each takes the new sound of every session, steps all streams that are ready
+    by one block, together, and tells what came of it. A stream alone is decoded at once; the more
+    there are, the more have become ready during a round, and the larger the batches.
+
+    Args:
+        decoder: what streams run on; no other thread may use it meanwhile.
+        metrics: where to count.
+        keep_folder: where samples are kept; None keeps none.
+    """
+
+    def __init__(
+        self, decoder: StreamingDecoder, metrics: Metrics, keep_folder: Path | None = None
+    ) -> None:
+        self._decoder = decoder
+        self._metrics = metrics
+        self._keep_folder = keep_folder
+        self._jobs: list[Job] = []
+        self._new: deque[Session] = deque()
+        self._is_stopping = False
+        self._signal = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="midge-worker", daemon=True)
+        self._deliver: Callable[[Sequence[Delivery]], None]
+
+    def start(self, deliver: Callable[[Sequence[Delivery]], None]) -> None:
+        """Starts the thread.
+
+        Args:
+            deliver: called in it with what each round found.
+        """
+        self._deliver = deliver
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread, after the present round; waits for it."""
+        self._is_stopping = True
+        self.wake()
+        self._thread.join()
+
+    def wake(self) -> None:
+        """Says that there is something to do. Any thread may."""
+        self._signal.set()
+
+    def add(self, session: Session) -> None:
+        """Takes a session on, until it is over. Any thread may."""
+        self._new.append(session)
+        self.wake()
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            self._signal.wait()
+            self._signal.clear()
+            # What is asked for during a round sets the signal again, and is not missed.
+            while self._round() and not self._is_stopping:
+                pass
+
+    def _round(self) -> bool:
+        """Does what there is to do now; whether there was anything."""
+        started = time.perf_counter()
+        while self._new:
+            self._begin(self._new.popleft())
+        heard = [job for job in self._jobs if self._safely(job, job.hear)]
+        ready = [job for job in self._jobs if not job.is_over and job.stream.is_ready]
+        self._step(ready)
+        touched = [job for job in dict.fromkeys((*heard, *ready)) if not job.is_over]
+        found = [(job.session, self._safely(job, job.news)) for job in touched]
+        news = [(session, each) for session, each in found if each is not None]
+        self._jobs = [job for job in self._jobs if not job.is_over]
+        if touched:
+            self._metrics.busy_seconds.add(time.perf_counter() - started)
+        if news:
+            self._deliver(news)
+        return bool(touched)
+
+    def _begin(self, session: Session) -> None:
+        try:
+            job = Job(session, self._decoder, self._metrics, self._keep_folder)
+        except Exception as error:  # a stream that cannot start must not end the others
+            self._fail(session, error)
+        else:
+            self._jobs.append(job)
+
+    def _safely(self, job: Job, act: Callable[[], _Result]) -> _Result | None:
+        """What an act of one job gives; None if it fails, which ends the job alone."""
+        try:
+            return act()
+        except Exception as error:
+            self._give_up(job, error)
+            return None
+
+    def _step(self, jobs: Sequence[Job]) -> None:
+        """Steps streams together.
+
+        An error in here is ours: bad sound is refused before. Which stream caused it is not known,
+        and what was taken out of the others cannot be put back, so all of the batch end.
+        """
+        if not jobs:
+            return
+        self._metrics.batch_size.observe(len(jobs))
+        try:
+            self._decoder.step([job.stream for job in jobs])
+        except Exception as error:
+            for job in jobs:
+                self._give_up(job, error)
+
+    def _give_up(self, job: Job, error: Exception) -> None:
+        job.release()
+        self._fail(job.session, error)
+
+    def _fail(self, session: Session, error: Exception) -> None:
+        _logger.error("a stream failed", exc_info=error, extra={"fields": {"session": session.id}})
+        self._deliver([(session, News(failure="the server could not go on with this stream"))])

@@ -1,0 +1,190 @@
+"""The page of results shows what was measured, and lists what was not."""
+
+import importlib.util
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from midge.configuration import to_table, to_toml
+from midge.encoders import LSTMConfig
+from midge.experiments.contrasts import pools
+from midge.experiments.grid import read_grid
+from midge.experiments.pages import (
+    delay_table,
+    match_table,
+    read_results,
+    section,
+    summary_table,
+    write_pictures,
+)
+from midge.experiments.records import FORMAT_VERSION, is_same_recipe, recipe_hash
+from midge.experiments.tables import spread_text
+from midge.training import DataConfig, Recipe, TrainingConfig
+
+ROOT = Path(__file__).parent.parent
+GRID = {
+    "recipe": "base.toml",
+    "description": "Digits.",
+    "pooled": "seed",
+    "axes": {
+        "penalty": {"0": ["training.delay_penalty=0.0"], "1": ["training.delay_penalty=1.0"]},
+        "normalization": {"local": ["lattice.normalization=hat"], "global": []},
+        "seed": {"a": ["training.seed=1"], "b": ["training.seed=2"]},
+    },
+    "contrast": {"inner": "normalization"},
+    "evaluations": {"test": {"manifest": "m.jsonl", "words": ["ONE", "TWO"]}},
+}
+INTERVAL = {"estimate": 0.125, "low": 0.1, "high": 0.15}
+PERCENTILES = {"p50": 0.25, "p90": 0.5, "p99": None, "count": 3}
+
+
+def record_of(row, errors):
+    """A record as `midge experiment` writes it, with so many errors in ten words."""
+    tallies = {"ann": [errors, 10, errors, 10], "ben": [0, 10, 0, 10]}
+    delays = ("first_shown", "last_changed", "committed")
+    live = {
+        "word_error_rates": dict.fromkeys(("streaming", "tight", "endpointed"), INTERVAL),
+        "percentiles": dict.fromkeys(delays, PERCENTILES),
+        "revision_rate": None,
+    }
+    bins = [{"num_words": 3, "confidence": 0.5, "share_right": 0.4}]
+    return {
+        "row": row.name,
+        "values": dict(row.values),
+        "seed": 1,
+        "commit": "abc123",
+        "recipe_hash": recipe_hash(row.recipe()),
+        "resolved_recipe": to_table(row.recipe()),
+        "hardware": {"processor": "Z80", "num_threads": 1, "torch": "2.13"},
+        "training": {
+            "command": f"midge train base.toml --output runs/{row.name}",
+            "num_parameters": 2_000_000,
+            "num_steps": 20,
+            "seconds": 3601.0,
+            "losses": [[10, 2.0], [20, 1.0]],
+            "dev": {},
+        },
+        "evaluations": {
+            "test": {
+                "command": "midge evaluate run m.jsonl --output x",
+                "tallies": {"all": tallies, "nearest word": {"ann": [0, 1, 0, 10]}},
+                "streaming": live,
+                "calibration": {"bins": bins},
+            }
+        },
+    }
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working directory, with a grid and the results of all of its rows but the last."""
+    monkeypatch.chdir(tmp_path)
+    Path("base.toml").write_text('data = {train = "x"}')
+    Path("digits.toml").write_text(to_toml(GRID))
+    rows = read_grid(Path("digits.toml")).rows
+    write_results([record_of(row, errors) for errors, row in enumerate(rows[:-1])])
+    return tmp_path
+
+
+def write_results(records):
+    Path("digits.json").write_text(json.dumps({"format_version": FORMAT_VERSION, "rows": records}))
+
+
+def results():
+    return read_results(Path("digits.toml"), Path("digits.json"))
+
+
+def test_a_section_shows_what_was_measured(folder):
+    text = section(results(), "By hand.", ["![picture](x.svg)"])
+    assert text.startswith("## digits\n\nDigits.\n\nBy hand.\n\n| penalty | normalization | runs |")
+    assert "| 0 | local | 2 | 2.50 [0.00, 5.00] |" in text  # 0 and 1 errors in 20 words each
+    assert "Paired differences of word error rates, global minus local" in text
+    assert "![picture](x.svg)" in text
+    assert "| 0-local-a | 2.00 M | 20 | 1:00:01 | 1 | abc123 |" in text
+    assert "Z80, 1 thread, torch 2.13" in text
+    assert "midge train base.toml --output runs/0-local-a" in text
+    assert text.rstrip().endswith("Missing: 1-global-b.")
+    assert "7 of 8" in summary_table([results()])
+
+
+def test_a_row_of_another_recipe_is_not_shown(folder):
+    Path("base.toml").write_text('data = {train = "y"}')
+    found = results()
+    assert found.records == ()
+    assert len(found.missing) == 8
+    assert len(found.outdated) == 7
+    text = section(found, "", [])
+    assert "Made by another recipe, and not shown: 0-local-a" in text
+    assert "|" not in text
+
+
+def test_a_recipe_is_the_same_if_it_asks_for_the_same_training():
+    recipe = Recipe(data=DataConfig(train="x"), encoder=LSTMConfig(dropout=0.2))
+    stored = to_table(recipe)
+    assert is_same_recipe(stored, recipe)
+    del stored["encoder"]["is_bidirectional"]  # a field that was added since, with its default
+    assert is_same_recipe(stored, recipe)
+    del stored["encoder"]["dropout"]  # with another value
+    assert not is_same_recipe(stored, recipe)
+    stored["encoder"]["dropout"] = 0.2
+    assert is_same_recipe(stored, replace(recipe, data=DataConfig(train="x", num_workers=9)))
+    assert not is_same_recipe(stored, replace(recipe, data=DataConfig(train="x", max_frames=9)))
+    assert not is_same_recipe(stored, replace(recipe, training=TrainingConfig(num_steps=9)))
+    assert not is_same_recipe({**stored, "extra": {"gone": 1}}, recipe)
+    assert recipe_hash(recipe) != recipe_hash(replace(recipe, encoder=LSTMConfig()))
+
+
+def test_without_results_all_rows_are_missing(folder):
+    Path("digits.json").unlink()
+    assert len(results().missing) == 8
+    assert "0 of 8" in summary_table([results()])
+
+
+def test_results_of_another_format_are_refused(folder):
+    Path("digits.json").write_text('{"format_version": 0, "rows": []}')
+    with pytest.raises(ValueError, match=r"digits\.json should have format version"):
+        results()
+
+
+def test_exact_matches_stand_beside_the_nearest_word(folder):
+    found = results()
+    text = match_table(found.grid, pools(found.grid, found.records))
+    assert "| 0 | local | test | 2 | 97.50 ± 3.54 (100.00, 95.00) | 100.00 ± 0.00" in text
+    assert spread_text([0.5]) == "50.00"
+
+
+def test_delays_stand_beside_error_rates(folder):
+    text = delay_table(results().records)
+    assert "| 0-local-a | test | 12.50 | 12.50 | 12.50 | 0.25 / 0.50 |" in text
+    assert delay_table([]) == ""
+
+
+def test_pictures_are_the_same_every_time(folder):
+    pytest.importorskip("matplotlib")
+    links = write_pictures(results(), Path("one"), "figures/")
+    assert links[0] == "![Learning curves of digits](figures/results_digits_curves.svg)"
+    assert [re.search(r"_(\w+)\.svg", link)[1] for link in links] == [
+        "digits_curves",
+        "digits_delay",
+        "digits_calibration",
+    ]
+    write_pictures(results(), Path("two"), "figures/")
+    for path in Path("one").iterdir():
+        assert path.read_bytes() == (Path("two") / path.name).read_bytes()
+    Path("digits.json").unlink()
+    assert write_pictures(results(), Path("three"), "") == []
+
+
+def test_the_committed_page_is_what_the_committed_results_give(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(ROOT)
+    found = importlib.util.spec_from_file_location("document", ROOT / "experiments/document.py")
+    document = importlib.util.module_from_spec(found)
+    found.loader.exec_module(document)
+    assert document.page(document.read_all(), tmp_path) == document.PAGE.read_text("utf-8")
+    assert sorted(document.ORDER) == sorted(p.stem for p in (ROOT / "experiments").glob("*.toml"))
+    stored = {path.stem for path in (ROOT / "experiments/results").glob("*.json")}
+    assert stored <= set(document.ORDER)

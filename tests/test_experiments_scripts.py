@@ -1,0 +1,65 @@
+"""The scripts that split corpora for experiments draw the same parts every time."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from corpora import tones
+from midge.data import Utterance, read_manifest, write_manifest
+
+FOLDER = Path(__file__).parent.parent / "experiments"
+
+
+def script(name):
+    found = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def recording(number, num_samples=4000):
+    return Utterance(
+        id=f"fsdd_1_ann_{number}", audio="a.flac", duration=num_samples / 8000, text="ONE"
+    )
+
+
+def test_the_test_set_is_drawn_from_all_recordings_whatever_their_order():
+    fsdd = script("fsdd_split")
+    recordings = [recording(number) for number in range(3000)]
+    train, test = fsdd.split(recordings)
+    assert (len(train), len(test)) == (2000, 1000)
+    assert {each.id for each in train + test} == {each.id for each in recordings}
+    again = fsdd.split(recordings[::-1])
+    assert again == (train, test)
+    assert len({each.id for each in test[:100]} & {f"fsdd_1_ann_{n}" for n in range(100)}) < 100
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "num_windows"), [(511, 0), (512, 1), (671, 1), (672, 2), (5311, 30), (5312, 31)]
+)
+def test_whole_windows_are_counted(num_samples, num_windows):
+    assert script("fsdd_split").num_windows(recording(0, num_samples)) == num_windows
+
+
+def test_the_alphabet_adds_a_text_and_no_recording():
+    fsdd = script("fsdd_split")
+    train = [recording(0), recording(1)]
+    *same, added = fsdd.with_alphabet(train)
+    assert same == train
+    assert len(set(added.text)) == 26
+    assert added.audio == train[0].audio
+
+
+def test_test_texts_are_told_apart_by_whether_training_has_them(tmp_path, monkeypatch, capsys):
+    train = tones(tmp_path / "train", [0.2, 0.2], ["ONE", "TWO"])
+    test = tones(tmp_path / "test", [0.2, 0.2, 0.2], ["TWO", "ONE TWO", "ONE"])
+    write_manifest(tmp_path / "train.jsonl.gz", train)
+    write_manifest(tmp_path / "test.jsonl.gz", test)
+    assert len(list(read_manifest(tmp_path / "test.jsonl.gz"))) == 3
+    monkeypatch.setattr(sys, "argv", ["an4_lists.py", str(tmp_path), str(tmp_path / "lists")])
+    script("an4_lists").main()
+    assert "an4_heard_texts: 2 utterances" in capsys.readouterr().out
+    assert (tmp_path / "lists/an4_heard_texts.txt").read_text() == "u0\nu2\n"
+    assert (tmp_path / "lists/an4_new_texts.txt").read_text() == "u1\n"

@@ -1,0 +1,214 @@
+"""The parts of a server: settings, samples, metrics, access, logs, and a worker that goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+import threading
+
+import numpy as np
+import pytest
+
+from midge.decoding.endpointing import EndpointConfig
+from midge.serve.access import Access, Admission, Refusal
+from midge.serve.live import _Behind
+from midge.serve.logs import JsonFormatter
+from midge.serve.metrics import Counter, Metrics
+from midge.serve.samples import samples_of
+from midge.serve.sessions import News, Session
+from midge.serve.settings import Limits, StreamSettings, settings_from
+from midge.serve.worker import Worker
+from recognizers import RATE, noise
+from servers import DECODER, pcm16
+
+
+def test_settings_of_a_start_message():
+    assert settings_from({}) == StreamSettings()
+    asked = settings_from(
+        {
+            "sample_rate": 44100.0,
+            "encoding": "float32",
+            "endpointing": {"pause": 0.5},
+            "confidence": True,
+            "num_best": 3,
+            "blank_penalty": 1,
+            "progress": True,
+        }
+    )
+    assert asked == StreamSettings(
+        sample_rate=44100,
+        encoding="float32",
+        endpointing=EndpointConfig(pause=0.5),
+        has_confidence=True,
+        num_best=3,
+        blank_penalty=1.0,
+        has_progress=True,
+    )
+    for key in ("has_confidence", "partial_seconds"):
+        with pytest.raises(ValueError, match=f"has no key '{key}'"):
+            settings_from({key: 1})
+
+
+@pytest.mark.parametrize("name", ["max_streams", "max_idle_seconds", "max_errors"])
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+def test_limits_are_more_than_nothing(name, value):
+    with pytest.raises(ValueError, match=f"{name} should be more than 0"):
+        Limits(**{name: value})
+
+
+def test_samples():
+    data = np.array([-32768, -1, 0, 32767], "<i2").tobytes()
+    assert samples_of(data, "pcm16").tolist() == [-1.0, -1 / 32768, 0.0, 32767 / 32768]
+    floats = np.array([0.5, -1.5], "<f4")
+    assert samples_of(memoryview(floats.tobytes()), "float32").tolist() == [0.5, -1.5]
+    assert len(samples_of(b"", "float32")) == 0
+    for wrong in (np.nan, np.inf, -1e30, 32768.0):
+        with pytest.raises(ValueError, match=r"should be in \[-1, 1\]"):
+            samples_of(np.array([0.0, wrong], "<f4").tobytes(), "float32")
+
+
+def test_a_page_of_metrics_has_a_head_and_a_value_for_each():
+    metrics = Metrics()
+    metrics.refused.add(part="full")
+    metrics.latency.observe(0.2)
+    lines = metrics.page().splitlines()
+    names = {line.split()[2] for line in lines if line.startswith("# TYPE")}
+    assert {"midge_streams", "midge_latency_seconds", "midge_real_time_factor"} <= names
+    assert 'midge_streams_refused_total{code="full"} 1' in lines
+    assert 'midge_latency_seconds_bucket{le="0.2"} 1' in lines
+    assert 'midge_latency_seconds_bucket{le="0.1"} 0' in lines
+    for line in lines:
+        assert line.startswith("# ") or float(line.rsplit(" ", 1)[1]) >= 0
+
+
+def test_threads_may_share_a_counter():
+    counter = Counter("count", "Of all.")
+
+    def count():
+        for _ in range(5000):
+            counter.add()
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counter.value == 20_000
+
+
+def test_places_are_given_back():
+    admission = Admission(Limits(max_streams=2, max_streams_per_client=1))
+    with admission.admitted("a"), admission.admitted("b"):
+        with pytest.raises(Refusal, match="2 streams"), admission.admitted("c"):
+            pass
+        assert admission.num_streams == 2
+    with pytest.raises(RuntimeError), admission.admitted("a"):
+        raise RuntimeError
+    assert admission.num_streams == 0
+    admission.is_closed = True
+    with pytest.raises(Refusal, match="shutting down"), admission.admitted("a"):
+        pass
+
+
+@pytest.mark.parametrize("given", ["", "Bearer", "Bearer other", "Basic secret", "secret"])
+def test_a_wrong_token(given):
+    access = Access(token="secret")
+    with pytest.raises(Refusal, match="missing or wrong"):
+        access.check({"authorization": given}, None)
+    access.check({"authorization": given}, "secret") if "Bearer" not in given else None
+    access.check({"authorization": "Bearer secret"}, "other")
+
+
+def test_a_stream_is_told_that_it_is_behind_and_that_it_no_longer_is():
+    behind = _Behind(1.0)
+    assert behind.event(0.5) is None
+    assert behind.event(1.5) == {"event": "behind", "seconds": 1.5}
+    assert behind.event(1.6) is None, "not again so soon"
+    assert behind.event(0.25) == {"event": "behind", "seconds": 0.25}
+    assert behind.event(0.2) is None
+
+
+def test_a_log_line_is_a_json_object():
+    logger = logging.Logger("test")
+    output = io.StringIO()
+    handler = logging.StreamHandler(output)
+    handler.setFormatter(JsonFormatter())
+    logger.addHandler(handler)
+    logger.info("stream_ended", extra={"fields": {"session": "a", "seconds": 1.5}})
+    try:
+        raise KeyError("x")
+    except KeyError as error:
+        logger.error("failed", exc_info=error)
+    try:
+        b"\xff".decode()
+    except UnicodeDecodeError as error:
+        logger.error("a client's", exc_info=error)
+    plain, failed, clients = map(json.loads, output.getvalue().splitlines())
+    assert "UnicodeDecodeError" in clients["error"] and "traceback" not in clients
+    assert plain["event"] == "stream_ended" and plain["seconds"] == 1.5 and "Z" in plain["time"]
+    assert failed["error"] == "KeyError: 'x'" and "Traceback" in failed["traceback"]
+
+
+def test_a_partial_of_a_segment_that_is_over_is_forgotten():
+    session = Session(StreamSettings(), lambda: None)
+    stream = DECODER.stream(RATE)
+    stream.accept(noise(0.5, seed=2))
+    session.receive(News(partial=stream.result()))
+    assert session.partial is not None and session.has_new_partial
+    stream.finish()
+    session.receive(News(segments=stream.segments))
+    assert session.partial is None and len(session.segments) == 1
+
+
+class Failing:
+    """A decoder whose steps fail while it is told to."""
+
+    def __init__(self) -> None:
+        self.is_broken = False
+
+    def __getattr__(self, name):
+        return getattr(DECODER, name)
+
+    def step(self, streams):
+        if self.is_broken:
+            raise RuntimeError("a fault of ours")
+        return DECODER.step(streams)
+
+
+def heard(worker: Worker, sessions: list[Session], data: bytes) -> None:
+    for session in sessions:
+        worker.add(session)
+        session.send(data)
+        session.close()
+
+
+def test_a_worker_goes_on_after_a_fault(caplog):
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        decoder = Failing()
+        worker = Worker(decoder, Metrics())
+
+        def hand_over(news):
+            for session, each in news:
+                session.receive(each)
+
+        worker.start(lambda news: loop.call_soon_threadsafe(hand_over, news))
+        settings = StreamSettings(sample_rate=RATE)
+        decoder.is_broken = True
+        broken = Session(settings, worker.wake)
+        heard(worker, [broken], pcm16(noise(0.5, seed=2)))
+        await asyncio.wait_for(broken.ended(), 60)
+        assert broken.failure and broken.end is None
+        decoder.is_broken = False
+        whole = [Session(settings, worker.wake) for _ in range(3)]
+        heard(worker, whole, pcm16(noise(0.5, seed=2)))
+        for session in whole:
+            await asyncio.wait_for(session.ended(), 60)
+            assert session.failure is None and session.end.seconds == 0.5
+        assert len({session.end.text for session in whole}) == 1
+        await asyncio.to_thread(worker.stop)
+
+    asyncio.run(run())
+    assert [record.getMessage() for record in caplog.records] == ["a stream failed"]
