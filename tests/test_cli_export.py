@@ -47,4 +47,5 @@ def test_the_example_of_the_help_works(tmp_path, monkeypatch, capsys):
     tiny_recognizer().save(tmp_path / "runs" / "demo")
     for arguments in help_examples("export", capsys):
         assert main(arguments) == 0
-    assert (tmp_path / "models" / "demo" / "model.json").is_file()
+    copy = load(tmp_path / "models" / "demo")
+    assert copy.training_summary["description"] == "spoken digits"

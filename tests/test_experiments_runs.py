@@ -17,10 +17,11 @@ from midge.decoding import reports
 from midge.experiments import RowFolder, open_rows, read_grid, read_records, run_rows
 from midge.experiments.grid import EvaluationPlan
 from midge.experiments.machines import commit, hardware
-from midge.experiments.records import evaluation_record, read_log, thinned, write_json
+from midge.experiments.records import evaluation_record, thinned, write_json
 from midge.experiments.row_runs import _locked
 from midge.experiments.tables import experiment_text, percent, results_json
 from midge.models import TimedWord
+from midge.training.logs import read_log
 from test_experiments_tallies import evaluation_of
 from training_cases import tiny_table, write_corpus
 

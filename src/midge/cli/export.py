@@ -16,7 +16,8 @@ parameters are rounded to 16 bits, for half the size; they are 32 bits again whe
 
 _EXAMPLE = """\
 example:
-  midge export runs/demo models/demo --half"""
+  midge export runs/demo models/demo --half --description "spoken digits"
+"""
 
 
 def add_to(commands: Any) -> None:
@@ -32,12 +33,17 @@ def add_to(commands: Any) -> None:
     parser.add_argument("model", type=Path, metavar="MODEL", help="folder of a model or a run")
     parser.add_argument("output", type=Path, metavar="OUTPUT", help="folder to write")
     parser.add_argument("--half", action="store_true", help="round parameters to 16 bits")
+    parser.add_argument(
+        "--description", metavar="TEXT", help="what it is for; `midge info` and the page show it"
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:
     with users_own():
         recognizer = load(arguments.model)
         check_folder(arguments.output)
+        if arguments.description is not None:
+            recognizer.training_summary["description"] = arguments.description
         recognizer.save(arguments.output, is_half=arguments.half)
         size = sum(file.stat().st_size for file in arguments.output.iterdir() if file.is_file())
     tell(f"wrote {arguments.output}, {size / 1e6:.1f} MB")

@@ -7,7 +7,6 @@ after the other.
 from __future__ import annotations
 
 import contextlib
-import json
 import multiprocessing
 import time
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ import torch
 
 from midge.progress import Progress
 from midge.training import Recipe, RunFolder, TrainingError, train
+from midge.training.logs import read_log
 
 _LOOK_SECONDS = 1.0
 _STOPPED = 3
@@ -71,14 +71,6 @@ def newest_step(folder: Path) -> dict[str, Any]:
     """The last step that a run's log tells of; step 0 if it tells of none."""
     steps = [line for line in read_log(RunFolder(folder).log) if line["kind"] == "step"]
     return steps[-1] if steps else {"step": 0}
-
-
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a run's log, which may just be written."""
-    if not path.exists():
-        return []
-    lines = path.read_text("utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def _train(recipe: Recipe, folder: Path) -> None:

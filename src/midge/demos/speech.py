@@ -37,10 +37,11 @@ from midge.data import Utterance, read_manifest
 from midge.data.spoken import speak_corpus
 from midge.data.workers import num_available_cores
 from midge.decoding import Comparison, Evaluation, compare, evaluate, reports
-from midge.demos.side_by_side import read_log, train_side_by_side
+from midge.demos.side_by_side import train_side_by_side
 from midge.models import Recognizer, load
 from midge.progress import Progress, format_seconds
 from midge.training import Recipe, RunFolder, opened_run, read_recipe, run
+from midge.training.logs import read_log
 
 NORMALIZATIONS = {"local": "hat", "global": "global"}
 """The two models, and how the weights of each are normalized."""

@@ -24,6 +24,7 @@ from midge.experiments.grid import EvaluationPlan
 from midge.experiments.tallies import rates_json, tallies
 from midge.training import DataConfig, Recipe, RunFolder
 from midge.training.config import RESUMABLE, differences
+from midge.training.logs import read_log
 
 FORMAT_VERSION = 1
 """Of a record; a reader refuses one that it does not know."""
@@ -56,14 +57,6 @@ def is_same_recipe(stored: Mapping[str, Any], recipe: Recipe) -> bool:
         if not is_new_default and name not in _HARMLESS:
             return False
     return True
-
-
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a run's log, which may just be written; none if there is no log."""
-    if not path.exists():
-        return []
-    lines = path.read_text("utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def training_record(folder: Path) -> dict[str, Any]:

@@ -34,12 +34,12 @@ from midge.experiments.records import (
     FORMAT_VERSION,
     evaluation_record,
     is_same_recipe,
-    read_log,
     recipe_hash,
     training_record,
     write_json,
 )
 from midge.training import Recipe, RunFolder
+from midge.training.logs import read_log
 
 _LOOK_SECONDS = 0.5
 _PATIENCE_SECONDS = 120.0

@@ -176,3 +176,11 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a run's log, which may just be written; none if there is no log."""
+    if not path.exists():
+        return []
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
