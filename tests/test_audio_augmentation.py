@@ -26,6 +26,7 @@ OFF = {
 EVERYTHING = AugmentationConfig(
     silence_cut_probability=0.7,
     max_added_silence=0.5,
+    narrow_band_probability=0.3,
     volume=(-6.0, 6.0),
     noise_probability=0.5,
     noise="white",
@@ -221,6 +222,22 @@ def test_silence_is_added_on_both_sides_at_the_level_of_the_background():
     assert abs(np.corrcoef(before, after)[0, 1]) < 0.3
     added = np.concatenate((longer[:first], longer[first + RATE :]))
     assert np.std(added) == pytest.approx(0.01, rel=0.2)
+
+
+def test_narrow_bands_have_nothing_above_four_kilohertz():
+    config = AugmentationConfig(**OFF, narrow_band_probability=0.5)
+    sound = tone(RATE, 1000.0) + tone(RATE, 6000.0)
+    is_narrow = []
+    for number in range(100):
+        heard = changed(config, sound, f"utterance-{number}")
+        assert len(heard) == len(sound)
+        power = np.abs(np.fft.rfft(heard * np.hanning(len(heard)))) ** 2
+        assert power[1000] == pytest.approx(power[900:1100].max())
+        ratio = power[5900:6100].max() / power[1000]
+        assert ratio < 1e-6 or ratio == pytest.approx(1, rel=0.01)
+        is_narrow.append(ratio < 1e-6)
+    assert 35 < sum(is_narrow) < 65
+    assert len(changed(config, np.zeros(0), "a")) == 0
 
 
 def test_digital_silence_stays_silent_where_silence_is_added():

@@ -24,6 +24,9 @@ _SPEECH_LEVEL = -40.0
 """Decibels relative to the loudest stretch of an utterance. The background of AN4 and LibriSpeech
 lies at -46 to -48 (medians). A higher level would cut more, and into weak last consonants too."""
 
+_NARROW_RATE = 8000
+"""Hertz, of telephones."""
+
 _LEVEL_SECONDS = 0.01
 """Length of a stretch."""
 
@@ -57,6 +60,9 @@ class AugmentationConfig:
     """Most seconds of background put before, and after, an utterance, each drawn alike; 0 turns it
     off. A model that is to hear a microphone should know pauses."""
 
+    narrow_band_probability: float = 0.0
+    """How often sound is taken to 8 kHz and back, as by a telephone; 0 turns it off."""
+
     volume: tuple[float, ...] = (0.0, 0.0)
     """Least and greatest gain in decibels; (0, 0) turns it off."""
 
@@ -74,7 +80,12 @@ class AugmentationConfig:
         for name in ("num_frequency_masks", "max_frequency_mask", "num_time_masks"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} should be at least 0, got {getattr(self, name)}")
-        for name in ("max_time_mask", "silence_cut_probability", "noise_probability"):
+        for name in (
+            "max_time_mask",
+            "silence_cut_probability",
+            "narrow_band_probability",
+            "noise_probability",
+        ):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} should be in 0..1, got {getattr(self, name)}")
         if not self.speeds or not all(0.1 <= speed <= 10 for speed in self.speeds):
@@ -125,7 +136,7 @@ class Augmentation:
     def waveform(
         self, samples: np.ndarray, sample_rate: int, *, epoch: int, utterance_id: str
     ) -> np.ndarray:
-        """Changes speed, cuts and adds silence, adds noise, changes volume; in this order.
+        """Changes speed, silence, noise, bandwidth and volume, in this order.
 
         Args:
             samples: [num_samples] one channel, full scale [-1, 1].
@@ -150,6 +161,10 @@ class Augmentation:
             changed = self._with_silence(changed, sample_rate, silence)
         if noise_draw < self.config.noise_probability:
             changed = self._with_noise(changed, sample_rate, generator)
+        band_draw = self._generator("band", epoch, utterance_id).random()
+        if band_draw < self.config.narrow_band_probability and sample_rate > _NARROW_RATE:
+            narrow = resample(changed, sample_rate, _NARROW_RATE)
+            changed = np.resize(resample(narrow, _NARROW_RATE, sample_rate), len(changed))
         return changed * np.float32(10 ** (_between(self.config.volume, volume_draw) / 20))
 
     def mels(self, mels: Tensor, *, epoch: int, utterance_id: str) -> Tensor:
