@@ -10,6 +10,7 @@ from chromium import NOT_RUN
 sys.path.insert(0, str(Path(__file__).parent))
 # The tensors of these tests are tiny: a second thread would only wait.
 torch.set_num_threads(1)
+collect_ignore = ["conftest.py"]  # there are two, which have no doctests
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -170,7 +170,8 @@ def test_memory_does_not_grow_with_the_segment(monkeypatch):
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_alternatives_are_the_most_probable_texts(name):
+def test_alternatives_are_the_most_probable_texts(name, monkeypatch):
+    monkeypatch.setattr(live_alternatives, "MAX_EXPANSIONS", 1000)
     recognizer = RECOGNIZERS[name]
     samples = noise(0.4, seed=7)
     stream = DECODERS[name].stream(RATE, num_best=3)

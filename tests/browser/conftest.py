@@ -10,6 +10,8 @@ from chromium import NOT_RUN, OPTIONS, chromium_path
 from page_server import Server
 from recognizers import RATE, noise, tiny_recognizer
 
+collect_ignore = ["conftest.py"]  # there are two, which have no doctests
+
 
 def _give_up(reason: str) -> None:
     pytest.skip(f"{NOT_RUN}: {reason}")
@@ -30,8 +32,9 @@ def model(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def playwright():
+    """It runs an event loop, which tests of other modules in the same process must not meet."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -40,7 +43,7 @@ def playwright():
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(playwright, recording):
     """Chromium whose microphone hears the recording."""
     path = chromium_path()
