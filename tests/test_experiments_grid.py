@@ -73,6 +73,17 @@ def test_rows_are_excluded_and_scored_by_pattern(tmp_path):
     }
 
 
+def test_a_value_may_start_from_a_model(tmp_path):
+    settings = ["init_from=runs/base", "data.train={fold}.jsonl"]
+    axes = SQUARE["axes"] | {
+        "encoder": {"full": [], "streaming": ["init_from=runs/{encoder}"]},
+    }
+    rows = grid_of(tmp_path, settings=settings, axes=axes).rows
+    assert {row.init_from for row in rows if row.values["encoder"] == "full"} == {"runs/base"}
+    assert {row.init_from for row in rows[-4:]} == {"runs/streaming"}
+    assert rows[-1].overrides == ("data.train=fold-2.jsonl", "lattice.normalization=global")
+
+
 def test_a_value_may_take_another_recipe(tmp_path):
     axes = {"corpus": {"an4": [], "mine": ["recipe=mine.toml", "training.seed=1"]}}
     plans = {"test": {"manifest": "{corpus}.jsonl"}}

@@ -116,6 +116,24 @@ def test_a_record_holds_what_pages_need_and_another_evaluation_no_training(folde
 
 
 @pytest.mark.slow
+def test_a_row_may_start_from_a_model_and_from_that_one_alone(folder, capsys):
+    table = {key: value for key, value in TINY.items() if key not in ("contrast", "pooled")}
+    grid = Path("tiny_grid.toml")
+    grid.write_text(to_toml({**table, "axes": {"part": {"one": []}}}))
+    assert run() == 0
+    started = [*TINY["settings"], "init_from=out/one/run"]
+    grid.write_text(to_toml({**table, "axes": {"part": {"two": []}}, "settings": started}))
+    assert run() == 0
+    row = RowFolder(Path("out/two"))
+    assert row.record()["init_from"] == "out/one/run"
+    assert "--init-from out/one/run" in row.record()["training"]["command"]
+    assert "started from out/one/run" in row.output.read_text()
+    grid.write_text(to_toml({**table, "axes": {"part": {"two": []}}}))
+    assert run() == 1
+    assert "was begun from out/one/run, not from fresh parameters" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_a_stopped_experiment_goes_on_where_it_was(folder):
     write_grid(settings=["training.num_steps=2000", "training.log_every=1"])
     command = [sys.executable, "-m", "midge", "experiment", "tiny_grid.toml", "--output", "out"]

@@ -53,18 +53,30 @@ class AugmentationConfig:
     silence_cut_probability: float = 0.5
     """How often a random share of the silence after the last word is cut off; 0 turns it off."""
 
+    lead_cut_probability: float = 0.0
+    """How often a random share of the silence before the first word is cut off; 0 turns it off.
+    Recordings that were cut out of longer ones begin at once."""
+
     silence_margin: float = 0.05
-    """Seconds after the end of speech that are never cut."""
+    """Seconds around speech that are never cut."""
 
     max_added_silence: float = 0.0
     """Most seconds of background put before, and after, an utterance, each drawn alike; 0 turns it
     off. A model that is to hear a microphone should know pauses."""
+
+    added_silence_probability: float = 1.0
+    """How often it is put there."""
 
     narrow_band_probability: float = 0.0
     """How often sound is taken to 8 kHz and back, as by a telephone; 0 turns it off."""
 
     volume: tuple[float, ...] = (0.0, 0.0)
     """Least and greatest gain in decibels; (0, 0) turns it off."""
+
+    level: tuple[float, ...] = ()
+    """Least and greatest level, in decibels of full scale, that the loudest twentieth of an
+    utterance is brought to before the gain; () turns it off. Corpora differ in level by more than
+    a gain makes up for, and a model must not tell digits by it."""
 
     noise_probability: float = 0.0
     """How often noise is added; 0 turns it off."""
@@ -83,6 +95,8 @@ class AugmentationConfig:
         for name in (
             "max_time_mask",
             "silence_cut_probability",
+            "lead_cut_probability",
+            "added_silence_probability",
             "narrow_band_probability",
             "noise_probability",
         ):
@@ -93,8 +107,10 @@ class AugmentationConfig:
         for name in ("silence_margin", "max_added_silence"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} should be at least 0, got {getattr(self, name)}")
-        for name in ("volume", "noise_ratio"):
+        for name in ("volume", "noise_ratio", "level"):
             limits = getattr(self, name)
+            if name == "level" and not limits:
+                continue
             if len(limits) != 2 or not limits[0] <= limits[1]:
                 raise ValueError(f"{name} should be [least, greatest], got {list(limits)}")
 
@@ -156,8 +172,15 @@ class Augmentation:
         changed = resample(samples, round(sample_rate * speed), sample_rate)
         if cut_draw < self.config.silence_cut_probability:
             changed = self._without_silence(changed, sample_rate, share)
-        if self.config.max_added_silence:
-            silence = self._generator("silence", epoch, utterance_id)
+        lead_draw, lead_share = self._generator("lead", epoch, utterance_id).random(2)
+        if lead_draw < self.config.lead_cut_probability:
+            # Backwards in time the beginning is an end.
+            changed = self._without_silence(changed[::-1], sample_rate, lead_share)[::-1]
+        silence = self._generator("silence", epoch, utterance_id)
+        if self.config.max_added_silence and (
+            self._generator("added", epoch, utterance_id).random()
+            < self.config.added_silence_probability
+        ):
             changed = self._with_silence(changed, sample_rate, silence)
         if noise_draw < self.config.noise_probability:
             changed = self._with_noise(changed, sample_rate, generator)
@@ -165,7 +188,11 @@ class Augmentation:
         if band_draw < self.config.narrow_band_probability and sample_rate > _NARROW_RATE:
             narrow = resample(changed, sample_rate, _NARROW_RATE)
             changed = np.resize(resample(narrow, _NARROW_RATE, sample_rate), len(changed))
-        return changed * np.float32(10 ** (_between(self.config.volume, volume_draw) / 20))
+        gain = _between(self.config.volume, volume_draw)
+        if self.config.level:
+            share = self._generator("level", epoch, utterance_id).random()
+            gain += _between(self.config.level, share) - _level(changed, sample_rate)
+        return np.ascontiguousarray(changed) * np.float32(10 ** (gain / 20))
 
     def mels(self, mels: Tensor, *, epoch: int, utterance_id: str) -> Tensor:
         """Masks bands and stretches of time (SpecAugment).
@@ -262,6 +289,13 @@ def _background_power(samples: np.ndarray, sample_rate: int) -> float:
     """The power of the quietest tenth of a recording."""
     powers, _ = _powers(samples, sample_rate)
     return float(np.quantile(powers, 0.1)) if len(powers) else 0.0
+
+
+def _level(samples: np.ndarray, sample_rate: int) -> float:
+    """Decibels of full scale of the loudest twentieth of a recording; 0 for digital silence."""
+    powers, _ = _powers(samples, sample_rate)
+    loud = float(np.quantile(powers, 0.95)) if len(powers) else 0.0
+    return 10 * math.log10(loud) if loud else 0.0
 
 
 def _drawn_range(generator: np.random.Generator, longest: int, total: int) -> tuple[int, int]:

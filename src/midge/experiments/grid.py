@@ -15,8 +15,9 @@
     manifest = "data/an4/test.jsonl.gz"
 
 A row is one value of every axis; its name is theirs, joined. `{axis}` stands for the row's value of
-that axis, in settings and in evaluations. The setting "recipe=path" takes another recipe. A row
-whose name fits a pattern of `exclude` is not made.
+that axis, in settings and in evaluations. The setting "recipe=path" takes another recipe, and
+"init_from=path" starts from the parameters of a trained model. A row whose name fits a pattern of
+`exclude` is not made.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from midge.training import Recipe, read_recipe
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _TOP = ("recipe", "description", "settings", "exclude", "pooled", "axes", "evaluations", "contrast")
 _RECIPE = "recipe="
+_INIT_FROM = "init_from="
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,8 @@ class Row:
     """What is set in it."""
     evaluations: Mapping[str, EvaluationPlan]
     """How it is scored, by name."""
+    init_from: str = ""
+    """The model whose parameters it starts from; "" for fresh ones."""
 
     def recipe(self) -> Recipe:
         """The recipe, overrides included.
@@ -191,7 +195,8 @@ def _row(
 ) -> Row:
     chosen = [setting for axis, value in values.items() for setting in axes[axis][value]]
     filled = [_filled(setting, values) for setting in (*settings, *chosen)]
-    recipes = [setting for setting in filled if setting.startswith(_RECIPE)]
+    recipes = [_filled(recipe, values), *_taken(filled, _RECIPE)]
+    models = ["", *_taken(filled, _INIT_FROM)]
     name = "-".join(values.values()) or "row"
     evaluations = {
         plan: dataclasses.replace(
@@ -205,10 +210,16 @@ def _row(
     return Row(
         name=name,
         values=values,
-        recipe_path=recipes[-1].removeprefix(_RECIPE) if recipes else _filled(recipe, values),
-        overrides=tuple(setting for setting in filled if not setting.startswith(_RECIPE)),
+        recipe_path=recipes[-1],
+        overrides=tuple(each for each in filled if not each.startswith((_RECIPE, _INIT_FROM))),
         evaluations=evaluations,
+        init_from=models[-1],
     )
+
+
+def _taken(settings: Iterable[str], key: str) -> list[str]:
+    """The values of the settings of this key, which are no fields of a recipe."""
+    return [setting.removeprefix(key) for setting in settings if setting.startswith(key)]
 
 
 def _fits_any(name: str, patterns: Iterable[str]) -> bool:

@@ -166,6 +166,8 @@ class RowRun:
                 return RowOutcome(self._row.name, "busy")
             record = self.folder.record()
             if not self._is_trained(record):
+                if problem := self._other_beginning():
+                    return RowOutcome(self._row.name, "failed", problem)
                 if code := self._command(TRAINING, self._train_arguments(), lock, stop):
                     return self._ended(code, TRAINING, stop)
                 record = self._new_record()
@@ -183,9 +185,24 @@ class RowRun:
                 self.folder.write_record(record)
         return RowOutcome(self._row.name, "done")
 
+    def _other_beginning(self) -> str:
+        """What is wrong if the training was begun from another model; "" if nothing is."""
+        if not self.folder.attempts.exists():
+            return ""
+        begun = {each.get("init_from", "") for each in read_log(self.folder.attempts)}
+        if begun <= {self._row.init_from}:
+            return ""
+        names = [name or "fresh parameters" for name in (*begun, self._row.init_from)]
+        return f"{self.folder.run} was begun from {names[0]}, not from {names[-1]}; remove it first"
+
     def _is_trained(self, record: dict[str, Any]) -> bool:
         has_model = (RunFolder(self.folder.run).model / "model.json").exists()
-        return bool(record) and has_model and is_same_recipe(record["resolved_recipe"], self.recipe)
+        return (
+            bool(record)
+            and has_model
+            and record.get("init_from", "") == self._row.init_from
+            and is_same_recipe(record["resolved_recipe"], self.recipe)
+        )
 
     def _open_evaluations(self, record: dict[str, Any]) -> Iterator[tuple[str, EvaluationPlan]]:
         done = record.get("evaluations", {})
@@ -195,6 +212,8 @@ class RowRun:
 
     def _train_arguments(self) -> list[str]:
         settings = [word for each in self._row.overrides for word in ("--set", each)]
+        if self._row.init_from:
+            settings += ["--init-from", self._row.init_from]
         return ["train", self._row.recipe_path, "--output", str(self.folder.run), *settings]
 
     def _evaluate_arguments(self, name: str, plan: EvaluationPlan) -> list[str]:
@@ -212,6 +231,7 @@ class RowRun:
         attempt: dict[str, Any] = {
             "name": name,
             "command": _shown(arguments),
+            "init_from": self._row.init_from,
             "commit": commit(),
             "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
@@ -257,6 +277,7 @@ class RowRun:
             "values": dict(self._row.values),
             "recipe": self._row.recipe_path,
             "overrides": list(self._row.overrides),
+            "init_from": self._row.init_from,
             "recipe_hash": recipe_hash(recipe),
             "resolved_recipe": to_table(recipe),
             "seed": recipe.training.seed,

@@ -1,4 +1,4 @@
-"""What the embedded corpus says: digits, spelled words, commands, and pairs of homophones.
+"""What the embedded corpus says: digits, letters, numbers, commands, and pairs of homophones.
 
 The homophones are the point of it. A streaming model hears the first word of WRITE LETTERS or of
 RIGHT TURN, and nothing yet tells which; the next word does. A locally normalized model that writes
@@ -65,6 +65,20 @@ SPELLED = (
     "NEEDLE ORANGE PENCIL QUARTZ RABBIT SILVER TICKET UMBRELLA VIOLET WINTER XENON YELLOW ZEBRA "
     "BOX CAB DUCK FOX GYM HAT INK JAM KEY LAMP MUG NET OWL PAN QUIZ RUG SKY TUB VAN WAX YAK ZOO"
 ).split()
+LETTERS = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+"""The letters, whose names are spoken."""
+_UNITS = DIGITS[1:]
+_TEENS = (
+    "TEN ELEVEN TWELVE THIRTEEN FOURTEEN FIFTEEN SIXTEEN SEVENTEEN EIGHTEEN NINETEEN"
+).split()
+_TENS = "TWENTY THIRTY FORTY FIFTY SIXTY SEVENTY EIGHTY NINETY".split()
+_ORDINALS = (
+    "FIRST SECOND THIRD FOURTH FIFTH SIXTH SEVENTH EIGHTH NINTH TENTH ELEVENTH TWELFTH THIRTEENTH "
+    "FOURTEENTH FIFTEENTH SIXTEENTH SEVENTEENTH EIGHTEENTH NINETEENTH TWENTIETH THIRTIETH"
+).split()
+_MONTHS = (
+    "JANUARY FEBRUARY MARCH APRIL MAY JUNE JULY AUGUST SEPTEMBER OCTOBER NOVEMBER DECEMBER"
+).split()
 _ROOMS = ("KITCHEN", "BEDROOM", "GARAGE", "OFFICE", "HALLWAY")
 _DEVICES = ("LIGHTS", "HEATER", "RADIO", "FAN", "ALARM")
 _NAMES = ("ALICE", "DAVID", "MARIA", "PETER", "SUSAN")
@@ -97,10 +111,43 @@ def command(generator: np.random.Generator) -> list[str]:
     return " ".join(str(generator.choice(choices)) for choices in pattern).split()
 
 
+def letters(generator: np.random.Generator) -> list[str]:
+    """One to eight letters at random, and now and then a digit among them."""
+    length = generator.integers(1, 9)
+    among = (*LETTERS, *DIGITS)
+    shares = np.repeat((0.9 / len(LETTERS), 0.1 / len(DIGITS)), (len(LETTERS), len(DIGITS)))
+    return [str(word) for word in generator.choice(among, length, p=shares)]
+
+
+def numbers(generator: np.random.Generator) -> list[str]:
+    """Numbers up to the thousands, or a date."""
+    if generator.integers(3):
+        return [word for _ in range(generator.integers(1, 4)) for word in _number(generator)]
+    day = str(generator.choice(_ORDINALS))
+    year = [*_below_hundred(generator), *_below_hundred(generator)]
+    return [str(generator.choice(_MONTHS)), day, *(year if generator.integers(2) else ())]
+
+
+def _number(generator: np.random.Generator) -> list[str]:
+    if generator.random() < 0.7:
+        return _below_hundred(generator)
+    scale = str(generator.choice(("HUNDRED", "THOUSAND")))
+    return [str(generator.choice(_UNITS)), scale, *_below_hundred(generator)]
+
+
+def _below_hundred(generator: np.random.Generator) -> list[str]:
+    if not generator.integers(3):
+        return [str(generator.choice((*_UNITS, *_TEENS)))]
+    tens = str(generator.choice(_TENS))
+    return [tens, str(generator.choice(_UNITS))] if generator.integers(3) else [tens]
+
+
 SINGLE_TEXTS: dict[str, Callable[[np.random.Generator], list[str]]] = {
     "digits": digits,
     "spelled": spelled,
     "commands": command,
+    "letters": letters,
+    "numbers": numbers,
 }
 """The kinds of utterances that stand alone, and how the words of one are drawn."""
 
