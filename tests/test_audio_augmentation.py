@@ -240,6 +240,38 @@ def test_narrow_bands_have_nothing_above_four_kilohertz():
     assert len(changed(config, np.zeros(0), "a")) == 0
 
 
+def test_silence_before_speech_is_cut_at_random_and_speech_never():
+    config = AugmentationConfig(**OFF, lead_cut_probability=0.5, silence_margin=0.05)
+    speech = tone(RATE // 2)
+    samples = np.concatenate((np.zeros(RATE, np.float32), speech))
+    lengths = [len(changed(config, samples, str(i))) for i in range(200)]
+    uncut = sum(length == len(samples) for length in lengths)
+    assert 70 < uncut < 130
+    margin = round(0.05 * RATE)
+    assert len(speech) + margin <= min(lengths) < len(speech) + margin + RATE // 10
+    for i in range(5):
+        np.testing.assert_array_equal(changed(config, samples, str(i))[-len(speech) :], speech)
+
+
+def test_silence_is_added_as_often_as_asked():
+    config = AugmentationConfig(**OFF, max_added_silence=0.5, added_silence_probability=0.25)
+    samples = tone(4000)
+    longer = sum(len(changed(config, samples, str(i))) > len(samples) for i in range(400))
+    assert 70 < longer < 130
+
+
+def test_an_utterance_is_brought_to_a_level_whatever_it_had():
+    config = AugmentationConfig(**OFF, level=(-40.0, -10.0))
+    quiet, loud = 0.001 * tone(RATE), tone(RATE)
+    drawn = []
+    for i in range(50):
+        one, other = changed(config, quiet, str(i)), changed(config, loud, str(i))
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)
+        drawn.append(10 * np.log10(np.square(one).mean()))
+    assert -40.5 < min(drawn) < -37 and -13 < max(drawn) < -9.5
+    assert not changed(config, np.zeros(RATE, np.float32), "a").any()
+
+
 def test_digital_silence_stays_silent_where_silence_is_added():
     longer = changed(AugmentationConfig(**OFF, max_added_silence=0.5), np.zeros(RATE), "a")
     assert len(longer) > RATE and not longer.any()
@@ -327,6 +359,8 @@ def test_a_folder_without_audio_is_refused(tmp_path):
         ({"volume": (3.0,)}, "volume should be"),
         ({"noise_ratio": (20.0, 5.0)}, "noise_ratio should be"),
         ({"silence_margin": -1.0}, "silence_margin should be"),
+        ({"level": (0.0,)}, "level should be"),
+        ({"added_silence_probability": 2.0}, "added_silence_probability should be"),
     ],
 )
 def test_wrong_configurations(values, message):

@@ -30,7 +30,14 @@ from midge.data.spoken.corpus import (
     TEST_VARIANTS,
     variants_of,
 )
-from midge.data.spoken.texts import COMMANDS, MAX_NUM_DIGITS, SINGLE_TEXTS, SPELLED
+from midge.data.spoken.texts import (
+    COMMANDS,
+    DIGITS,
+    LETTERS,
+    MAX_NUM_DIGITS,
+    SINGLE_TEXTS,
+    SPELLED,
+)
 from midge.data.utterances import Utterance
 
 # One voice of every synthesizer: with breath, with an echo, and Klatt's in three forms.
@@ -204,6 +211,20 @@ def test_drawn_texts_are_upper_case_words() -> None:
         assert len({" ".join(words) for words in drawn}) > 50
     lengths = Counter(len(SINGLE_TEXTS["digits"](generator)) for _ in range(700))
     assert set(lengths) == set(range(1, MAX_NUM_DIGITS + 1))
+
+
+def test_letters_and_numbers_are_various_and_can_be_spoken() -> None:
+    generator = np.random.default_rng(0)
+    letters = Counter(word for _ in range(400) for word in SINGLE_TEXTS["letters"](generator))
+    assert {*LETTERS, *DIGITS} == letters.keys()
+    share = sum(letters[digit] for digit in DIGITS) / letters.total()
+    assert 0.05 < share < 0.15
+    texts = [SINGLE_TEXTS["numbers"](generator) for _ in range(400)]
+    words = {word for text in texts for word in text}
+    assert {"HUNDRED", "NINETEEN", "FORTY", "SEPTEMBER", "TWELFTH"} <= words
+    assert len({" ".join(text) for text in texts}) > 200
+    for word in sorted(words)[::7]:
+        assert speak([word], Voice()).words[0].word == word
 
 
 @pytest.mark.parametrize("pair", HOMOPHONES, ids=lambda pair: pair[0].word)

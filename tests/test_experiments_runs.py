@@ -134,6 +134,25 @@ def test_a_row_may_start_from_a_model_and_from_that_one_alone(folder, capsys):
 
 
 @pytest.mark.slow
+def test_rows_that_were_run_elsewhere_are_not_run_again(folder, capsys):
+    assert run("--only", "*-seed-1") == 0
+    Path("out").rename("elsewhere")
+    known = ("--known", "elsewhere/results.json")
+    assert run(*known, "--only", "local-*") == 0
+    assert attempts("local-seed-2") == ["train", "evaluate test"]
+    assert not RowFolder(Path("out/local-seed-1")).attempts.exists()
+    records = read_records(read_grid(Path("tiny_grid.toml")), Path("out"))
+    assert [record["row"] for record in records] == ["local-seed-1", "local-seed-2"]
+    # Another recipe is another row.
+    write_grid(settings=[*TINY["settings"], "training.learning_rate=0.5"])
+    assert run(*known, "--list") == 0
+    assert "done" not in capsys.readouterr().out.split("Missing")[-1]
+    Path("broken.json").write_text("[]")
+    assert run("--known", "broken.json") == 2
+    assert "broken.json should be the results.json" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_a_stopped_experiment_goes_on_where_it_was(folder):
     write_grid(settings=["training.num_steps=2000", "training.log_every=1"])
     command = [sys.executable, "-m", "midge", "experiment", "tiny_grid.toml", "--output", "out"]

@@ -107,17 +107,20 @@ class AugmentationConfig:
         for name in ("silence_margin", "max_added_silence"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} should be at least 0, got {getattr(self, name)}")
-        for name in ("volume", "noise_ratio", "level"):
-            limits = getattr(self, name)
-            if name == "level" and not limits:
-                continue
-            if len(limits) != 2 or not limits[0] <= limits[1]:
-                raise ValueError(f"{name} should be [least, greatest], got {list(limits)}")
+        _check_limits("volume", self.volume)
+        _check_limits("noise_ratio", self.noise_ratio)
+        if self.level:
+            _check_limits("level", self.level)
 
     @property
     def fastest_speed(self) -> float:
         """The greatest factor by which an utterance may be shortened, the silence cut aside."""
         return max(self.speeds)
+
+
+def _check_limits(name: str, limits: tuple[float, ...]) -> None:
+    if len(limits) != 2 or not limits[0] <= limits[1]:
+        raise ValueError(f"{name} should be [least, greatest], got {list(limits)}")
 
 
 class Augmentation:

@@ -10,6 +10,7 @@ from typing import Any
 from midge.cli.mistakes import users_own
 from midge.cli.outputs import check_folder, tell
 from midge.experiments import Grid, RowRun, open_rows, read_grid, run_rows, write_tables
+from midge.experiments.records import stored_records
 
 _DESCRIPTION = """\
 Trains and evaluates every row of an experiment by `midge train` and `midge evaluate`, and writes a
@@ -21,6 +22,7 @@ examples, in the folder of midge:
   midge experiment experiments/an4_square.toml --output runs/square --list
   midge experiment experiments/an4_square.toml --output runs/square --jobs 2
   midge experiment experiments/an4_square.toml --output runs/square --only 'fold-1-*' --rows 1
+  midge experiment experiments/an4_square.toml --output runs/square --known results.json
 
 writes table.md and results.json, and for each row a folder with its training, its evaluations and
 output.txt, what they said. Paths in the file are relative to the working directory."""
@@ -46,6 +48,12 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--rows", type=int, metavar="N", help="run this many rows at most; 0 writes the table alone"
     )
+    parser.add_argument(
+        "--known",
+        type=Path,
+        metavar="FILE",
+        help="results.json of rows that were run before, elsewhere; they are not run again",
+    )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="rows at a time (1)")
     parser.add_argument(
         "--threads",
@@ -66,7 +74,8 @@ def _run(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--rows should be at least 0, got {arguments.rows}")
         grid = read_grid(arguments.grid)
         rows = grid.matching(arguments.only)
-        runs = open_rows(grid, arguments.output, rows, arguments.threads)
+        known = stored_records(arguments.known) if arguments.known else None
+        runs = open_rows(grid, arguments.output, rows, arguments.threads, known)
         if arguments.list:
             _list(grid, runs, arguments.only)
             return 0

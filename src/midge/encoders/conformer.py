@@ -21,7 +21,6 @@ from midge.encoders.convolution import Convolution
 from midge.encoders.dropout import Dropout
 from midge.encoders.positions import Positions, RelativePositions, RotaryPositions
 
-
 _FIRST_SHARE = 0.2
 """Of the size of its output with Glorot's weights that a module starts with."""
 

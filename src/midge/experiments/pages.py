@@ -6,7 +6,6 @@ as missing, so that no table can promise what was not measured.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from midge.drawing.canvas import save
 from midge.experiments import pictures
 from midge.experiments.contrasts import Pool, contrasts, pools
 from midge.experiments.grid import Grid, read_grid
-from midge.experiments.records import FORMAT_VERSION, is_same_recipe
+from midge.experiments.records import is_same_recipe, stored_records
 from midge.experiments.tables import (
     contrast_table,
     interval_text,
@@ -60,12 +59,7 @@ def read_results(grid_path: Path, results_path: Path) -> Results:
         OSError: if one cannot be read.
     """
     grid = read_grid(grid_path)
-    kept: dict[str, dict[str, Any]] = {}
-    if results_path.exists():
-        stored = json.loads(results_path.read_text("utf-8"))
-        if stored.get("format_version") != FORMAT_VERSION:
-            raise ValueError(f"{results_path} should have format version {FORMAT_VERSION}")
-        kept = {record["row"]: record for record in stored["rows"]}
+    kept = stored_records(results_path) if results_path.exists() else {}
     same = {
         row.name
         for row in grid.rows

@@ -39,6 +39,22 @@ def recipe_hash(recipe: Recipe) -> str:
     return hashlib.sha256(to_toml(to_table(recipe)).encode()).hexdigest()[:16]
 
 
+def stored_records(path: Path) -> dict[str, dict[str, Any]]:
+    """The records of a results.json, by the names of their rows.
+
+    Raises:
+        ValueError: if it is none of this version; names it.
+        OSError: if it cannot be read.
+    """
+    try:
+        stored = json.loads(path.read_text("utf-8"))
+        if stored["format_version"] != FORMAT_VERSION:
+            raise ValueError(f"{path} should have format version {FORMAT_VERSION}")
+        return {record["row"]: record for record in stored["rows"]}
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} should be the results.json of an experiment: {error!r}") from None
+
+
 def is_same_recipe(stored: Mapping[str, Any], recipe: Recipe) -> bool:
     """Whether a stored recipe asks for the same training as one of now.
 

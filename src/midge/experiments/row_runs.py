@@ -143,14 +143,20 @@ class RowRun:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether nothing is left to do: the record is whole, wherever the model is now."""
         record = self.folder.record()
-        return self._is_trained(record) and not list(self._open_evaluations(record))
+        return self._is_recorded(record) and not list(self._open_evaluations(record))
+
+    def take_over(self, record: dict[str, Any]) -> None:
+        """Keeps a record of this row from elsewhere, if there is none here and it is the same."""
+        if not self.folder.record() and self._is_recorded(record):
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+            self.folder.write_record(record)
 
     @property
     def num_steps_left(self) -> int:
         """Training steps still to be made."""
-        if self._is_trained(self.folder.record()):
+        if self.is_done or self._is_trained(self.folder.record()):
             return 0
         return max(0, self.recipe.training.num_steps - self.folder.newest_step())
 
@@ -197,9 +203,11 @@ class RowRun:
 
     def _is_trained(self, record: dict[str, Any]) -> bool:
         has_model = (RunFolder(self.folder.run).model / "model.json").exists()
+        return has_model and self._is_recorded(record)
+
+    def _is_recorded(self, record: dict[str, Any]) -> bool:
         return (
             bool(record)
-            and has_model
             and record.get("init_from", "") == self._row.init_from
             and is_same_recipe(record["resolved_recipe"], self.recipe)
         )

@@ -7,10 +7,10 @@ itself; the same call goes on with it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from midge.experiments.grid import Grid, Row
 from midge.experiments.row_runs import RowFolder, RowOutcome, RowRun
@@ -27,7 +27,13 @@ def row_folder(output: Path, row: Row) -> RowFolder:
     return RowFolder(output / row.name)
 
 
-def open_rows(grid: Grid, output: Path, rows: Sequence[Row], num_threads: int = 1) -> list[RowRun]:
+def open_rows(
+    grid: Grid,
+    output: Path,
+    rows: Sequence[Row],
+    num_threads: int = 1,
+    known: Mapping[str, dict[str, Any]] | None = None,
+) -> list[RowRun]:
     """The rows that are not done, ready to be run.
 
     Args:
@@ -35,12 +41,17 @@ def open_rows(grid: Grid, output: Path, rows: Sequence[Row], num_threads: int = 
         output: its folder.
         rows: those to look at.
         num_threads: of each command.
+        known: records of rows that were run elsewhere, by name; those of the same recipe are taken
+            over.
 
     Raises:
         ValueError: if a row's recipe is wrong, or a record cannot be read; names it.
         OSError: if a recipe cannot be read.
     """
     runs = [RowRun(row, row_folder(output, row), grid.name, num_threads) for row in rows]
+    for row, run in zip(rows, runs, strict=True):
+        if known and row.name in known:
+            run.take_over(known[row.name])
     return [run for run in runs if not run.is_done]
 
 
