@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
 import midge
+from midge.bench.stopwatch import memory_mb
 
 
 def gnat() -> Callable[[], torch.Tensor]:
@@ -73,12 +72,6 @@ CASES = {"gnat": gnat, "rnnt": rnnt, "wide": wide}
 LIMITS_MB = {"gnat": 400, "rnnt": 600}
 
 
-def resident_mb() -> float:
-    """Memory in use now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 2**20
-
-
 def measure(name: str) -> dict[str, object]:
     """Runs one case in this process."""
     # A first small step loads what PyTorch loads once.
@@ -88,11 +81,12 @@ def measure(name: str) -> dict[str, object]:
     )
     step(small, 1, 4, 2)()
     run = CASES[name]()
-    before = resident_mb()
+    before = memory_mb("VmRSS")
     started = time.perf_counter()
     loss = run()
     seconds = time.perf_counter() - started
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = memory_mb("VmHWM")
+    assert before is not None and peak is not None, "this needs Linux"
     return {
         "case": name,
         "peak_mb": round(peak - before, 1),

@@ -8,7 +8,7 @@ import soundfile
 import torch
 
 from midge.audio import FrontEndConfig
-from midge.encoders import LSTMConfig
+from midge.encoders import ConformerConfig, LSTMConfig
 from midge.models import LatticeConfig, Recognizer, RecognizerConfig
 from midge.tokens import TokensConfig, build_tokens
 
@@ -16,14 +16,19 @@ RATE = 8000
 TEXTS = {"u1": "ONE TWO", "u2": "TWO", "u3": "ONE ONE TWO", "u4": "TWO ONE"}
 
 
-def tiny_recognizer(seed: int = 0, is_streaming: bool = True, **lattice: object) -> Recognizer:
+def tiny_recognizer(
+    seed: int = 0,
+    is_streaming: bool = True,
+    encoder: ConformerConfig | None = None,
+    **lattice: object,
+) -> Recognizer:
     """A recognizer of the letters of TEXTS whose labels depend on what it hears."""
     config = RecognizerConfig(
         front_end=FrontEndConfig(
             sample_rate=RATE, num_mels=8, stacking=2, stride=2, tail_padding=0.1
         ),
         tokens=TokensConfig(),
-        encoder=LSTMConfig(num_layers=1, size=8, is_bidirectional=not is_streaming),
+        encoder=encoder or LSTMConfig(num_layers=1, size=8, is_bidirectional=not is_streaming),
         lattice=LatticeConfig(
             **{"context_size": 1, "hidden_size": 8, "embedding_size": 4, "rnn_size": 4, **lattice}
         ),
@@ -44,6 +49,13 @@ def noise(seconds: float, seed: int) -> np.ndarray:
     samples = 0.1 * random.standard_normal(round(seconds * RATE))
     loudness = np.repeat(random.random(len(samples) // 400 + 1), 400)[: len(samples)]
     return (samples * loudness).astype(np.float32)
+
+
+def write_nan(path: Path) -> None:
+    """Writes a recording of which one sample is no number."""
+    samples = noise(1.0, seed=1)
+    samples[RATE // 2] = np.nan
+    soundfile.write(path, samples, RATE, subtype="FLOAT")
 
 
 def write_recordings(folder: Path) -> Path:

@@ -18,10 +18,12 @@ from midge.serve.endpoints import Endpoint
 from midge.serve.runner import Server
 from midge.serve.service import ModelCard, Service
 from midge.serve.settings import Limits
-from recognizers import tiny_recognizer
+from recognizers import RATE, noise, tiny_recognizer
 
 DECODER = StreamingDecoder(tiny_recognizer())
 """Of tests that do not want another; each server uses it from its own worker alone."""
+PAUSING = 31
+"""Seed of a tiny recognizer that hears nothing in silence, so that pauses end its segments."""
 QUICK = {"pause": 0.12, "silence": 0.4, "max_segment": 1.0}
 """Rules that fire often on noise, as a client writes them."""
 RULES = EndpointConfig(**QUICK)
@@ -74,6 +76,13 @@ def running(
     finally:
         server.should_exit = True
         thread.join()
+
+
+def with_pauses(rate: int = RATE) -> np.ndarray:
+    """Noise, silence, noise, silence, noise: eight seconds, at some rate."""
+    silence = np.zeros(2 * rate, np.float32)
+    spoken = [noise(seconds * rate / RATE, seed) for seconds, seed in ((1.5, 1), (1.5, 3), (1, 5))]
+    return np.concatenate([spoken[0], silence, spoken[1], silence, spoken[2]])
 
 
 def pcm16(samples: np.ndarray) -> bytes:

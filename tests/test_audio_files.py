@@ -129,6 +129,21 @@ def test_what_is_no_audio_is_an_error_with_its_name(tmp_path, name, content):
         read_audio(tmp_path / name)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_samples_that_are_no_finite_numbers_are_an_error(tmp_path, value):
+    samples = np.stack((tone(RATE), tone(RATE)), 1)
+    samples[RATE // 2] = value, -value
+    path = tmp_path / "strange.wav"
+    for recorded in (samples, samples[:, 0]):
+        soundfile.write(path, recorded, RATE, subtype="FLOAT")
+        with pytest.raises(AudioError, match=r"strange\.wav has samples that are not finite"):
+            read_audio(path)
+    assert len(read_audio(path, duration=0.25).samples) == RATE // 4  # what is read of it is fine
+    samples[:, 0] = 0.0
+    soundfile.write(path, samples, RATE, subtype="FLOAT")
+    assert not read_audio(path, channel=0).samples.any()
+
+
 def test_a_missing_file_is_an_error_of_the_system(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\.wav"):
         read_audio(tmp_path / "none.wav")

@@ -1,7 +1,10 @@
 import dataclasses
 import json
+import os
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +12,7 @@ import midge
 from midge.cli import main
 from midge.demos import label_bias
 
+ROOT = Path(__file__).parent.parent
 FEW_STEPS = ("demo", "label-bias", "--steps", "1", "--output")
 
 
@@ -151,3 +155,23 @@ def test_python_dash_m():
     )
     assert done.returncode == 0
     assert done.stdout == f"midge {midge.__version__}\n"
+
+
+def test_an_interruption_while_modules_load_is_told_without_a_traceback(tmp_path):
+    """A real Ctrl-C in the first second of the command that is installed."""
+    script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["midge"]
+    module, _, function = script.partition(":")
+    (tmp_path / "midge").mkdir()  # one that takes its time to load
+    (tmp_path / "midge" / "__init__.py").write_text(
+        "import signal\nsignal.raise_signal(signal.SIGINT)\n"
+    )
+    code = f"from {module} import {function}; raise SystemExit({function}())"
+    path = os.pathsep.join((str(tmp_path), str(ROOT / "src")))
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "midge: interrupted\n")

@@ -6,7 +6,7 @@ import soundfile
 from commands import help_examples
 from midge.cli import main
 from midge.models import load
-from recognizers import RATE, TEXTS, noise, tiny_recognizer, write_recordings
+from recognizers import RATE, TEXTS, noise, tiny_recognizer, write_nan, write_recordings
 
 
 @pytest.fixture
@@ -62,11 +62,11 @@ def test_what_cannot_be_aligned_is_named_and_the_others_go_on(here, capsys):
 
 
 def test_the_examples_of_the_help_work(here, capsys):
-    shutil.copytree("model", "runs/demo/model")
-    (here / "prepared").mkdir()
+    shutil.copytree("model", "demo/speech/global/model")
+    (here / "data").mkdir()
     for path in here.glob("u?.wav"):
-        shutil.copy(path, "prepared")
-    shutil.copy("manifest.jsonl", "prepared/test.jsonl.gz")
+        shutil.copy(path, "data")
+    shutil.copy("manifest.jsonl", "data/test.jsonl.gz")
     soundfile.write("speech.flac", noise(3.0, seed=2), RATE)
     (here / "speech.txt").write_text("two one\n")
     first, *others = help_examples("align", capsys)
@@ -83,6 +83,7 @@ def test_the_examples_of_the_help_work(here, capsys):
         (["align", "model"], "give AUDIO and TEXT, or --manifest"),
         (["align", "model", "u1.wav"], "give AUDIO and TEXT"),
         (["align", "model", "nowhere.wav", "ONE"], "nowhere.wav"),
+        (["align", "model", "nan.wav", "ONE"], "nan.wav has samples that are not finite"),
         (["align", "nowhere", "u1.wav", "ONE"], "nowhere"),
         (["align", "model", "u1.wav", "THREE"], "'H'"),
         (["align", "model", "u1.wav", "ONE " * 99], "no path"),
@@ -93,6 +94,7 @@ def test_the_examples_of_the_help_work(here, capsys):
     ],
 )
 def test_a_mistake_is_told_without_a_traceback(arguments, message, here, capsys):
+    write_nan(here / "nan.wav")
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == "" and message in captured.err

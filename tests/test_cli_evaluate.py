@@ -8,7 +8,7 @@ from commands import help_examples
 from midge.cli import main
 from midge.data import read_manifest
 from midge.decoding import BeamConfig, DecoderConfig, OfflineDecoder, reports
-from recognizers import tiny_recognizer, write_recordings
+from recognizers import tiny_recognizer, write_nan, write_recordings
 
 
 @pytest.fixture
@@ -111,16 +111,48 @@ def test_two_models_are_compared(here, capsys):
 
 def test_what_cannot_be_read_is_named_and_makes_the_exit_code_1(here, capsys):
     (here / "data" / "u2.wav").write_bytes(b"RIFF")
-    assert main(EVALUATE) == 1
-    assert "u2: " in capsys.readouterr().out
-    assert list(json.loads((here / "results" / "results.json").read_text())["failed"]) == ["u2"]
+    write_nan(here / "data" / "u3.wav")
+    assert main([*EVALUATE, "--streaming"]) == 1
+    shown = capsys.readouterr().out
+    assert "u2: " in shown and "u3.wav has samples that are not finite numbers" in shown
+    failed = json.loads((here / "results" / "results.json").read_text())["failed"]
+    assert list(failed) == ["u2", "u3"]
+
+
+def test_characters_that_the_model_cannot_write_are_named(here, capsys):
+    manifest = here / "data" / "manifest.jsonl"
+    entries = [json.loads(line) for line in manifest.read_text().splitlines()]
+    entries += [{**entries[0], "id": f"x{n}", "text": "one \u00e9\u00f1"} for n in range(12)]
+    manifest.write_text("\n".join(map(json.dumps, entries)))
+    assert main(EVALUATE) == 0
+    shown = capsys.readouterr().out
+    assert "12 have characters that the model cannot write; scored nevertheless:" in shown
+    assert "  x9: '\u00c9\u00d1'" in shown and "x10" not in shown and "and 2 more" in shown
+    found = json.loads((here / "results" / "results.json").read_text())
+    assert found["uncovered"] == {f"x{n}": "\u00c9\u00d1" for n in range(12)}
+    assert found["groups"]["all"]["num_utterances"] == 16
+    assert reports.load(here / "results").results[4].uncovered == "\u00c9\u00d1"
+
+
+@pytest.mark.parametrize(
+    "num_synthetic, speech", [(4, "synthetic speech"), (1, "partly synthetic speech"), (0, None)]
+)
+def test_synthetic_speech_is_called_so(here, capsys, num_synthetic, speech):
+    manifest = here / "data" / "manifest.jsonl"
+    entries = [json.loads(line) for line in manifest.read_text().splitlines()]
+    for number, entry in enumerate(entries):
+        entry["synthetic"] = "espeak-ng" if number < num_synthetic else False
+    manifest.write_text("\n".join(map(json.dumps, entries)))
+    assert main(EVALUATE) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.split("  ")[0] == (speech or "") and ("synthetic" in first) == bool(speech)
+    assert json.loads((here / "results" / "results.json").read_text())["speech"] == speech
 
 
 def test_the_examples_of_the_help_work(here, capsys):
-    for name in ("demo", "other"):
-        shutil.copytree("model", f"runs/{name}/model")
-    shutil.copytree("data", "prepared")
-    shutil.move("prepared/manifest.jsonl", "prepared/test.jsonl.gz")  # not gzipped, which is read
+    for name in ("local", "global"):
+        shutil.copytree("model", f"demo/speech/{name}/model")
+    shutil.copy("data/manifest.jsonl", "data/test.jsonl.gz")  # not gzipped, which is read
     (here / "hard.txt").write_text("u1\n")
     for arguments in help_examples("evaluate", capsys):
         assert main(arguments) == 0
@@ -133,6 +165,7 @@ def test_the_examples_of_the_help_work(here, capsys):
         (["evaluate", "model", "data/manifest.jsonl"], "--output"),
         (["evaluate", "nowhere", *EVALUATE[2:]], "nowhere"),
         (["evaluate", "model", "nowhere.jsonl", *EVALUATE[3:]], "nowhere.jsonl"),
+        (["evaluate", "model", "empty.txt", *EVALUATE[3:]], "empty.txt should hold utterances"),
         ([*EVALUATE, "--group", "sex"], "'sex'; fields: kind"),
         ([*EVALUATE, "--ids", "nowhere.txt"], "nowhere.txt"),
         ([*EVALUATE, "--ids", "empty.txt"], "empty.txt should list ids"),

@@ -44,7 +44,7 @@ def test_a_model_that_is_none(tmp_path, capsys):
 
 def test_the_example_of_the_help_works(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    tiny_recognizer().save(tmp_path / "runs" / "demo")
+    tiny_recognizer().save(tmp_path / "demo" / "speech" / "global")
     for arguments in help_examples("export", capsys):
         assert main(arguments) == 0
     copy = load(tmp_path / "models" / "demo")

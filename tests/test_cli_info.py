@@ -52,7 +52,7 @@ def test_people_read_it_too(tmp_path, capsys):
 
 def test_the_example_of_the_help_works(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    saved(tmp_path / "runs" / "demo", tiny_recognizer())
+    saved(tmp_path / "demo" / "speech" / "global", tiny_recognizer())
     for arguments in help_examples("info", capsys):
         assert main(arguments) == 0
     assert "nothing is known" in capsys.readouterr().out

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +19,9 @@ from midge.cli import stream as command
 from midge.decoding.endpointing import EndpointConfig
 from midge.decoding.events import Partial
 from midge.decoding.live import decode_offline
+from midge.decoding.streams import StreamingDecoder
 from midge.models import TimedWord, load
-from recognizers import RATE, noise, tiny_recognizer
+from recognizers import RATE, noise, tiny_recognizer, write_nan
 
 SHORT = ["--pause", "0.12", "--silence", "0.4", "--max-segment", "1"]
 RULES = EndpointConfig(pause=0.12, silence=0.4, max_segment=1.0)
@@ -72,6 +74,29 @@ def test_events_have_confidences_and_alternatives_on_request(here, capsys):
     assert finals and all(0 < word["confidence"] < 1 for each in finals for word in each["words"])
     assert all(1 <= len(each["alternatives"]) <= 2 for each in finals)
     assert events[-1]["text"] == heard(endpointing=RULES).text
+
+
+def test_phrases_are_expected(here, capsys):
+    Path("phrases.txt").write_text("two one\n\n")
+    options = ["--fast", "--phrases", "phrases.txt", "--phrase-bonus", "30"]
+    assert main(["stream", "model", "speech.wav", *options, "--json", *SHORT]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert all(event["committed"] == [] for event in events if event["event"] == "partial")
+    assert "TWO ONE" in events[-1]["text"] and "TWO ONE" not in heard(endpointing=RULES).text
+    Path("phrases.txt").write_text("xy\n")
+    assert main(["stream", "model", "speech.wav", *options]) == 2
+    assert "'X'" in capsys.readouterr().err
+
+
+def test_a_margin_that_drops_everything_else(here, capsys):
+    options = ["--fast", "--no-endpoints", "--margin"]
+    assert main(["stream", "model", "speech.wav", *options, "0.5"]) == 0
+    decoder = StreamingDecoder(load("model"), margin=0.5)
+    samples, rate = soundfile.read("speech.wav", dtype="float32")
+    expected = decode_offline(decoder, samples, rate).text
+    assert capsys.readouterr().out == expected + "\n" != heard().text + "\n"
+    assert main(["stream", "model", "speech.wav", *options, "-1"]) == 2
+    assert "margin should be at least 0 nats" in capsys.readouterr().err
 
 
 def test_chunks_do_not_matter(here, capsys):
@@ -193,8 +218,9 @@ def test_without_the_package_the_user_is_told_how_to_get_it(here, capsys, monkey
 
 
 def test_the_examples_of_the_help_work(here, capsys):
-    shutil.copytree("model", "runs/demo/model")
+    shutil.copytree("model", "demo/speech/global/model")
     soundfile.write("speech.flac", np.zeros(RATE // 4), RATE)
+    Path("names.txt").write_text("two one\n")
     for arguments in help_examples("stream", capsys):
         assert main(arguments) == 0
 
@@ -208,6 +234,7 @@ def test_the_examples_of_the_help_work(here, capsys):
         (["stream", "model", "speech.wav", "--no-endpoints", "--pause", "1"], "--pause is for"),
         (["stream", "model", "nowhere.wav"], "nowhere.wav"),
         (["stream", "model", "broken.wav"], "broken.wav"),
+        (["stream", "model", "nan.wav", "--fast"], "nan.wav has samples that are not finite"),
         (["stream", "full", "speech.wav"], "streaming encoder"),
         (["stream", "model", "--fast"], "--fast is for a file"),
         (["stream", "model", "speech.wav", "--pause", "0"], "pause should be more than 0"),
@@ -218,6 +245,7 @@ def test_the_examples_of_the_help_work(here, capsys):
 )
 def test_a_mistake_is_told_without_a_traceback(arguments, message, here, capsys):
     (here / "broken.wav").write_bytes(b"RIFF")
+    write_nan(here / "nan.wav")
     tiny_recognizer(is_streaming=False).save(here / "full")
     assert main(arguments) == 2
     captured = capsys.readouterr()

@@ -5,10 +5,11 @@ import pytest
 import soundfile
 
 from commands import help_examples
-from midge.cli import main
+from midge.cli import main, transcribe
 from midge.decoding import FORMATS, formats
+from midge.encoders import ConformerConfig
 from midge.models import load
-from recognizers import RATE, noise, tiny_recognizer, write_recordings
+from recognizers import RATE, noise, tiny_recognizer, write_nan, write_recordings
 
 
 @pytest.fixture
@@ -92,6 +93,22 @@ def test_it_writes_what_a_stream_ends_with(here, options, capsys):
         assert text == heard("long").text + "\n"
 
 
+@pytest.mark.parametrize("left_context", [None, 4])
+@pytest.mark.parametrize("options", [[], ["--no-endpoints"]], ids=["cut", "whole"])
+def test_memory_that_grows_is_told_once(here, capsys, monkeypatch, left_context, options):
+    sizes = {"num_layers": 1, "size": 8, "num_heads": 2, "kernel_size": 3}
+    encoder = ConformerConfig(**sizes, left_context=left_context)
+    tiny_recognizer(encoder=encoder).save(here / "conformer")
+    monkeypatch.setattr(transcribe, "_LONG_SECONDS", 0.6)  # u1.wav takes 0.5 s
+    assert main(["transcribe", "conformer", "u1.wav", "u2.wav", "u3.wav", *options]) == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "grows" in line]
+    if left_context is None and options:
+        (line,) = told
+        assert line.startswith("midge: warning: u2.wav is longer than")
+    else:
+        assert told == []
+
+
 def test_confidences_of_a_stream(here, capsys):
     assert main(["transcribe", "model", "u4.wav", "--confidence", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -99,17 +116,22 @@ def test_confidences_of_a_stream(here, capsys):
     assert found["words"] and all(0 < word["confidence"] < 1 for word in found["words"])
 
 
-def test_an_unreadable_file_is_named_and_the_others_go_on(here, capsys):
+@pytest.mark.parametrize("is_streaming", [True, False])
+def test_an_unreadable_file_is_named_and_the_others_go_on(here, capsys, is_streaming):
+    tiny_recognizer(is_streaming=is_streaming).save(here / "any")
     (here / "broken.wav").write_bytes(b"RIFF")
-    assert main(["transcribe", "model", "u1.wav", "broken.wav", "nowhere.wav", "u2.wav"]) == 1
+    write_nan(here / "nan.wav")
+    broken = ["broken.wav", "nowhere.wav", "nan.wav"]
+    assert main(["transcribe", "any", "u1.wav", *broken, "u2.wav"]) == 1
     captured = capsys.readouterr()
     assert [line.split("\t")[0] for line in captured.out.splitlines()] == ["u1.wav", "u2.wav"]
-    assert "midge: broken.wav: " in captured.err and "midge: nowhere.wav: " in captured.err
+    assert all(f"midge: {name}: " in captured.err for name in broken)
+    assert "nan.wav has samples that are not finite numbers" in captured.err
     assert "Traceback" not in captured.err
 
 
 def test_the_examples_of_the_help_work(here, capsys):
-    shutil.copytree("model", "runs/demo/model")
+    shutil.copytree("model", "demo/speech/global/model")
     soundfile.write("speech.flac", noise(1.0, seed=2), RATE)
     for arguments in help_examples("transcribe", capsys):
         assert main(arguments) == 0

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from corpora import write_audio
-from midge.data import Utterance
+from midge.data import Utterance, read_manifest
 from midge.data.importers import (
     Rejection,
     import_folder,
@@ -115,6 +115,47 @@ def test_manifest(tmp_path):
     assert [each.split for each in found] == ["dev", "", ""]
     assert used(found)["a"].group == {"x": "1"} and used(found)["b"].text == "B"
     assert list(rejected(found)) == [f"{tmp_path / 'm.jsonl'}, line 2"]
+
+
+def test_entries_of_another_form_are_rejected(tmp_path):
+    cut = {"id": "c", "start": 0, "duration": 1, "channel": 0, "type": "MonoCut"}
+    cut["recording"] = {"sources": [{"type": "file", "channels": [0], "source": "a.wav"}]}
+    cut["recording"] |= {"sampling_rate": 8000, "num_samples": 8000}
+    entries = [
+        {**cut, "supervisions": ["HELLO"]},
+        {**cut, "supervisions": "HELLO"},
+        {**cut, "supervisions": [{"text": "HELLO", "alignment": "HELLO"}]},
+        {"id": "long", "audio": "a.wav", "duration": float("inf"), "text": "A"},
+        {"audio": "a.wav", "duration": 1, "start": float("inf"), "text": "A"},
+        {**cut, "supervisions": [{"text": "HELLO"}]},
+    ]
+    path = tmp_path / "m.jsonl"
+    path.write_text("\n".join(map(json.dumps, entries)))
+    found = list(import_manifest(path))
+    assert list(used(found)) == ["c"]
+    reasons = rejected(found)
+    assert list(reasons) == [f"{path}, line {number}" for number in range(1, 6)]
+    assert "supervisions should be a list of objects, got ['HELLO']" in reasons[f"{path}, line 1"]
+    assert "long: start and duration should be finite" in reasons[f"{path}, line 4"]
+    with pytest.raises(ValueError, match=r"m\.jsonl, line 4: long: .*finite"):
+        path.write_text("\n" * 3 + json.dumps(entries[3]))
+        read_manifest(path)
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("m.jsonl", b"\n", "m.jsonl should hold utterances, it is empty"),
+        ("t.csv", b"audio,text\n", "t.csv should hold utterances, it has a header alone"),
+        ("t.csv", b'audio,text\na.wav,"one\nb.wav,two\n', "t.csv, line 3 is no row of a table"),
+        ("t.csv", b"audio,text\na.wav,\xff\n", "t.csv is no UTF-8 text"),
+        ("t.tsv", b"\xff\n", "t.tsv is no UTF-8 text"),
+    ],
+)
+def test_a_source_that_is_none_is_named(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        list((import_manifest if name == "m.jsonl" else import_table)(tmp_path / name))
 
 
 def test_comma_separated(tmp_path):

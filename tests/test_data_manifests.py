@@ -249,8 +249,9 @@ def test_writing_fails_without_a_trace(tmp_path):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"duration": float("nan")}, "should be at least 0"),
-        ({"start": -1.0, "is_whole": False}, "should be at least 0"),
+        ({"duration": float("nan")}, "a: start and duration should be finite and at least 0"),
+        ({"duration": float("inf")}, "a: start and duration should be finite and at least 0"),
+        ({"start": -1.0, "is_whole": False}, "should be finite and at least 0"),
         ({"start": 1.0}, "is_whole should be False"),
     ],
 )

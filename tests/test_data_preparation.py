@@ -50,7 +50,7 @@ def broken(tmp_path):
         "cut.flac": utterance("cut", "cut.flac"),
         "empty": utterance("empty", "empty.wav"),
         "silent": utterance("zero", "zero.wav"),
-        "no finite numbers": utterance("nan", "nan.wav"),
+        "nan.wav has samples that are not finite numbers": utterance("nan", "nan.wav"),
         "no text": utterance("untold", whole, text="  "),
         "should take 3.00 s": utterance("long", whole, duration=3.0),
         "should end at 1.10 s": utterance("after", whole, start=0.1, duration=1.0, is_whole=False),

@@ -14,6 +14,7 @@ import midge
 from cases import CASES, Case, random_frames
 from midge.decoding.beam import BeamConfig, beam_search
 from midge.decoding.exact import sum_path
+from midge.decoding.followers import backward_weights
 from midge.decoding.fusion import Fusion, LabelScorer
 from midge.decoding.histories import histories
 
@@ -36,12 +37,9 @@ EVERY_KIND = [
 
 
 def posterior(case, frames):
-    """The log probability of every label sequence.
-
-    With a row of scores that are all -inf, a locally normalized lattice has less than 1 in all.
-    """
+    """The log probability of every label sequence."""
     oracle = case.enumeration(frames, len(frames))
-    log_z = oracle.log_z() if case.lattice().needs_denominator else 0.0
+    log_z = oracle.log_z()
     found = {labels: oracle.log_z(labels) - log_z for labels in oracle.spelled()}
     return {labels: value for labels, value in found.items() if value > -math.inf}
 
@@ -107,24 +105,96 @@ def test_it_agrees_with_exact_search_as_the_beam_grows(alignment, normalization,
     assert min(missed.values()) == missed[256] < max(missed.values())
 
 
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("1-gram", "frame", "softmax"),
+        Case("1-gram", "frame", "softmax", deduplicate=True),
+        Case("1-gram", "frame-no-blank", "softmax"),
+        Case("1-gram", "label-frame:2", "softmax"),
+        Case("1-gram", "label:all", "softmax"),
+    ],
+    ids=str,
+)
+def test_loss_and_searches_agree_on_dead_ends(case):
+    """Where all that leaves a state is -inf, the arcs of a local model sum to less than 1."""
+    frames = random_frames(case, seed=1).nan_to_num(neginf=-2.0)
+    frames[1, -1 - case.context().vocab_size :] = -torch.inf  # the last state, at frame 1
+    truth = posterior(case, frames)
+    lattice, count = case.lattice(), torch.tensor(len(frames))
+    assert case.enumeration(frames, len(frames)).log_z() < -1e-3, "nothing is lost"
+    assert sum(map(math.exp, truth.values())) == pytest.approx(1.0)
+    exact = sum_path(lattice, frames, count, num_best=10**6, max_expansions=None)
+    wide = beam_search(lattice, frames, num_best=10**6, config=WIDE)
+    for found in (exact, wide):
+        assert {each.labels: each.log_probability for each in found.sequences} == pytest.approx(
+            truth, rel=1e-9, abs=1e-9
+        )
+    for labels, value in truth.items():
+        assert -_loss(lattice, frames, labels) == pytest.approx(value, rel=1e-9, abs=1e-9)
+    # Padding does not matter, nor does it count as a dead end.
+    padded = torch.cat((random_frames(case, seed=3).nan_to_num(neginf=-2.0), frames[1:2]))
+    assert not lattice.needs_denominator_of(padded, count)
+    assert lattice.needs_denominator_of(padded, count + 1)
+    narrow = beam_search(lattice, frames, config=BeamConfig(beam_size=1))
+    assert narrow.sequences, "the beam ran into a dead end"
+
+
 def test_a_window_of_backward_weights_estimates_the_mass():
     """With one, the beam may lose; with all frames in it, it is the same as without."""
     context = midge.FullNGram(4, 2)
     lattice = shared_rnn(context, midge.FrameDependent(), "global", seed=1)
     frames = torch.randn(20, 6)
     whole = beam_search(lattice, frames, num_best=3)
-    assert beam_search(lattice, frames, num_best=3, config=BeamConfig(window=20)).labels == (
-        whole.labels
-    )
+    all_ahead = beam_search(lattice, frames, num_best=3, config=BeamConfig(window=20))
+    assert [each.labels for each in all_ahead.sequences] == [
+        each.labels for each in whole.sequences
+    ]
+    for each, same in zip(all_ahead.sequences, whole.sequences, strict=True):
+        assert each.log_probability == pytest.approx(same.log_probability, abs=1e-4)
+    best = sum_path(lattice, frames, torch.tensor(20), max_expansions=None).log_probability
     for window in (1, 7):
         found = beam_search(lattice, frames, num_best=3, config=BeamConfig(window=window))
-        assert found.sequences and found.log_probability <= whole.log_probability + 1.0
-        exact = _loss(lattice, frames, found.labels)
-        assert -found.log_probability == pytest.approx(exact, abs=1e-4)
-    wide = BeamConfig(beam_size=10**6, window=1)
-    assert beam_search(lattice, frames[:4], config=wide).log_probability == pytest.approx(
-        beam_search(lattice, frames[:4], config=WIDE).log_probability, abs=1e-5
+        for each in found.sequences:
+            assert -each.log_probability == pytest.approx(
+                _loss(lattice, frames, each.labels), abs=1e-4
+            )
+        assert found.log_probability <= best + 1e-4
+        wide = beam_search(lattice, frames, config=BeamConfig(beam_size=512, window=window))
+        assert wide.log_probability == pytest.approx(best, abs=1e-4)
+    short = BeamConfig(beam_size=10**6, window=1)
+    assert _sequences(lattice, frames[:4], short) == pytest.approx(
+        _sequences(lattice, frames[:4], WIDE), abs=1e-4
     )
+
+
+def _sequences(lattice, frames, config):
+    """Every sequence that a search finds, with its log probability."""
+    found = beam_search(lattice, frames, num_best=10**6, config=config).sequences
+    return {each.labels: each.log_probability for each in found}
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 5])
+def test_the_mass_of_a_window_is_that_of_what_it_shows(window):
+    """At each step: the sum over all paths to the end of the window after the step's own."""
+    table = torch.tensor([[1, 2], [2, 0], [0, 1]])  # every state can be the start
+
+    def begun_in(state):
+        context = midge.NextStateTable(table, start=state)
+        weights = midge.TableWeights(context)
+        return midge.RecognitionLattice(context, midge.FrameDependent(), weights)
+
+    lattice = begun_in(0)
+    frames = torch.randn(7, lattice.weights.input_size, dtype=torch.float64)
+    backward = backward_weights(lattice, frames, window)
+    for step in range(7):
+        end = min(7, (step // window + 2) * window)
+        found = torch.from_numpy(backward.at(step, 0).blank)
+        ahead, count = frames[step + 1 : end], torch.tensor(end - step - 1)
+        expected = [begun_in(state).shortest_distance(ahead, count) for state in range(3)]
+        # Relative to each other: an offset of the step cancels.
+        difference = torch.stack(expected) - found
+        torch.testing.assert_close(difference, difference[:1].expand(3))
 
 
 def _loss(lattice, frames, labels):

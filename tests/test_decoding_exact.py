@@ -283,6 +283,7 @@ def test_one_path_each_needs_no_search(alignment, scale):
     assert found.labels == path.labels() or scale == 0.0
     assert found.log_probability == pytest.approx(float(path.weight) - found.log_z, abs=1e-5)
     assert found.is_proved  # also where all sequences tie
+    assert found.has_one_path_each
     assert found.num_expansions == 1 + len(path.labels())
 
 
@@ -296,6 +297,8 @@ def test_more_than_one_path_each():
     ]:
         lattice = midge.RecognitionLattice(context, alignment, weights, deduplicate=deduplicate)
         assert not has_one_path_each(lattice)
+        frames = torch.zeros(2, lattice.weights.input_size)
+        assert not sum_path(lattice, frames, torch.tensor(2)).has_one_path_each
 
 
 def test_batches_and_padding():

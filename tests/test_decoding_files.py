@@ -6,10 +6,10 @@ import soundfile
 import torch
 
 from midge.decoding.endpointing import EndpointConfig
-from midge.decoding.files import stream_files
+from midge.decoding.files import stream_files, transcribe_files
 from midge.decoding.live import decode_offline
 from midge.decoding.streams import Stream, StreamingDecoder
-from recognizers import RATE, noise, tiny_recognizer
+from recognizers import RATE, noise, tiny_recognizer, write_nan
 
 torch.set_num_threads(1)
 QUICK = EndpointConfig(pause=0.12, silence=0.4, max_segment=1.0)
@@ -53,12 +53,18 @@ def test_each_file_is_as_a_stream_of_its_own(paths, num_streams, endpointing):
 def test_what_cannot_be_read_does_not_stop_the_others(paths, tmp_path):
     broken = tmp_path / "broken.wav"
     broken.write_bytes(b"RIFF")
-    order = [tmp_path / "nowhere.wav", paths[0], broken, paths[1]]
-    found = list(stream_files(DECODER, order, num_streams=2))
-    assert [path for path, _ in found] == order
-    kinds = [type(result) for _, result in found]
-    assert issubclass(kinds[0], OSError) and issubclass(kinds[2], ValueError)
-    assert found[1][1].text and found[3][1].seconds == pytest.approx(0.3)
+    write_nan(tmp_path / "nan.wav")
+    order = [tmp_path / "nowhere.wav", paths[0], broken, tmp_path / "nan.wav", paths[1]]
+    for found in (
+        list(stream_files(DECODER, order, num_streams=2)),
+        list(transcribe_files(DECODER.recognizer, order, max_seconds=1.0)),
+    ):
+        assert [path for path, _ in found] == order
+        kinds = [type(result) for _, result in found]
+        assert issubclass(kinds[0], OSError)
+        assert issubclass(kinds[2], ValueError) and issubclass(kinds[3], ValueError)
+        assert found[1][1].text and found[4][1].seconds == pytest.approx(0.3)
+        assert "nan.wav has samples that are not finite numbers" in str(found[3][1])
 
 
 def test_no_file_is_held_whole(tmp_path, monkeypatch):

@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import json
 import math
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from midge.audio import Audio, end_of_speech
 from midge.cli import main
 from midge.data import WordTime, read_manifest, write_manifest
-from midge.decoding import evaluate, streaming_evaluation
+from midge.decoding import evaluate, latency, streaming_evaluation
 from midge.decoding.endpointing import EndpointConfig
 from midge.decoding.latency import Percentiles, Shown, revisions, simulate, word_delays
 from midge.decoding.live import decode_offline
@@ -152,7 +153,7 @@ def test_a_simulated_stream_ends_with_the_offline_result(decoder, chunk_seconds)
         seconds == 1.5 or seconds / chunk_seconds == pytest.approx(round(seconds / chunk_seconds))
         for seconds in times
     )
-    assert found.final_latency > 0
+    assert found.final_latency > 0 and found.real_time_factor > 0
     if chunk_seconds < 1:
         assert len(found.shown) > 5, "nothing is shown before the end"
         # What can be known at a time is shown no later than the next chunk and block.
@@ -218,8 +219,28 @@ def test_streams_are_evaluated_beside_the_offline_result(decoder, utterances):
         "committed": num_words,
         "first_partial": 2,
         "final_latency": 4,
+        "real_time_factor": 4,
     }
+    factors = sorted(each.real_time_factor for each in found.latencies)
+    factor = found.percentiles["real_time_factor"]
+    assert 0 < factors[0] < factor.p50 <= factor.p90 <= factor.p99 <= factors[-1]
+    assert factor.p50 == pytest.approx((factors[1] + factors[2]) / 2)
+    # What is busy is part of the time that passes.
+    assert factors[0] <= found.streaming.real_time_factor
     assert 0.0 <= found.revision_rate < 1.0
+
+
+def test_the_real_time_factor_is_what_the_decoder_takes(decoder, monkeypatch):
+    """A clock that each look at it moves by a second: one at the start of a chunk, one at its end.
+
+    Without sound there is no factor, and JSON has none.
+    """
+    clock = itertools.count()
+    monkeypatch.setattr(latency.time, "perf_counter", lambda: float(next(clock)))
+    found = simulate(decoder, Audio(noise(1.0, seed=1), RATE), chunk_seconds=0.25)
+    assert found.real_time_factor == 5.0, "four chunks and the end, a second each"
+    nothing = simulate(decoder, Audio(np.zeros(0, np.float32), RATE))
+    assert math.isnan(nothing.real_time_factor)
 
 
 def test_an_evaluation_without_times_or_audio_is_told_as_it_is(decoder, utterances, tmp_path):
@@ -257,6 +278,7 @@ def test_the_command_shows_and_writes_what_was_measured(decoder, utterances, tmp
         "streaming, endpoints (pause 0.8 s)",
         "word's true end to last changed",
         "end of the recording to final result",
+        "seconds of decoding per second of sound",
     ):
         assert row in rows
     assert "Texts that differ between streaming and offline: 0 of 4." in captured.out

@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 import midge
 from midge.audio import Audio
 from midge.decoding import live_alternatives, live_lattices
+from midge.decoding.confidence import Confidence, sampled_confidence
+from midge.decoding.decoded import DecodedTranscript
 from midge.decoding.endpointing import EndpointConfig
 from midge.decoding.events import event_json
 from midge.decoding.exact import sum_path
+from midge.decoding.formats import json_object
 from midge.decoding.live import decode_offline, follow
 from midge.decoding.live_posteriors import NUM_SAMPLES, LiveConfidence, TailSampler
 from midge.decoding.offline import DecoderConfig, OfflineDecoder
@@ -69,17 +72,26 @@ def test_what_follows_a_history_is_drawn_by_its_probability(deduplicate, max_lab
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_confidences_are_those_of_the_whole_recording(name):
+def test_confidences_are_those_of_the_whole_recording(name, monkeypatch):
     """A recording that fits into the window, and nothing is committed before its end."""
+    num_samples = 2000
+    sample = TailSampler.sample
+    monkeypatch.setattr(
+        TailSampler,
+        "sample",
+        lambda self, frames, state: sample(self, frames, state, num_samples),
+    )
     recognizer, samples = RECOGNIZERS[name], noise(0.4, seed=1)
-    exact = OfflineDecoder(recognizer, DecoderConfig(has_confidence=True, num_samples=500))
-    (whole,) = exact.decode([Audio(samples, RATE)])
+    # The most probable sequences exactly, the rest by other samples.
+    config = DecoderConfig(has_confidence=True, num_samples=num_samples)
+    (whole,) = OfflineDecoder(recognizer, config).decode([Audio(samples, RATE)])
     decoder = StreamingDecoder(recognizer, margin=math.inf, max_tail_seconds=None)
     found = decode_offline(decoder, samples, RATE, has_confidence=True)
     assert [word.text for word in found.words] == [word.text for word in whole.words] != []
     for word, expected in zip(found.words, whole.words, strict=True):
-        error = math.sqrt(0.25 / NUM_SAMPLES)
-        assert word.confidence == pytest.approx(expected.confidence, abs=4 * error)
+        share = expected.confidence
+        error = math.sqrt(2 * share * (1 - share) / num_samples)
+        assert word.confidence == pytest.approx(share, abs=4 * error + 2e-3)
 
 
 @settings(deadline=None, max_examples=5, phases=[Phase.generate])
@@ -146,11 +158,53 @@ def test_the_last_word_of_long_silence_keeps_its_confidence():
 def test_a_word_that_replaces_an_older_one_has_what_that_left():
     tokens = RECOGNIZERS["global"].tokens
     confidence = LiveConfidence(TailSampler(RECOGNIZERS["global"].lattice), tokens, 50)
-    confidence.shorten(0, [("ONE", 0.9), ("TWO", 0.8)])
-    assert confidence.values((), 0, ["ONE", "TO"]) == pytest.approx([0.9, 0.2])
-    assert confidence.values((), 0, ["ONE", "TWO", "N"]) == pytest.approx([0.9, 0.8, 0.5])
+    one, two = Confidence(0.9, 0.85, 0.95, 0.95), Confidence(0.8, 0.7, 0.9, 0.95)
+    confidence.shorten(0, [("ONE", one), ("TWO", two)])
+    first, second = confidence.values((), 0, ["ONE", "TO"])
+    assert first == one
+    assert (second.value, second.low, second.high) == pytest.approx((0.2, 0.0, 0.3))
+    nothing_known = Confidence(0.5, 0.0, 1.0, 0.95)
+    assert confidence.values((), 0, ["ONE", "TWO", "N"]) == [one, two, nothing_known]
     confidence.forget(1)
-    assert confidence.values((), 0, ["TWO"]) == [0.8]
+    assert confidence.values((), 0, ["TWO"]) == [two]
+
+
+def test_sampled_intervals_hold_as_often_as_they_say():
+    """Wilson's interval by its definition, and its coverage by the binomial itself."""
+    for share in (0.02, 0.3, 0.5, 0.97):
+        held = 0.0
+        for count in range(NUM_SAMPLES + 1):
+            found = sampled_confidence(count / NUM_SAMPLES, NUM_SAMPLES)
+            assert 0.0 <= found.low <= found.value <= found.high <= 1.0
+            for end in (found.low, found.high):
+                if 0.0 < end < 1.0:
+                    error = math.sqrt(end * (1 - end) / NUM_SAMPLES)
+                    assert abs(end - count / NUM_SAMPLES) / error == pytest.approx(1.96, abs=1e-3)
+            if found.low <= share <= found.high:
+                ways = math.comb(NUM_SAMPLES, count)
+                held += ways * share**count * (1 - share) ** (NUM_SAMPLES - count)
+        assert held == pytest.approx(0.95, abs=0.03), share
+
+
+@pytest.mark.parametrize("endpointing", [None, QUICK])
+def test_every_word_of_a_stream_has_an_interval(endpointing):
+    stream = StreamingDecoder(RECOGNIZERS["global"], margin=20.0).stream(
+        RATE, endpointing=endpointing, has_confidence=True
+    )
+    found = heard(stream, noise(2.0, seed=5))
+    assert isinstance(found, DecodedTranscript)
+    assert len(found.segments) == len(stream.segments) > (0 if endpointing is None else 1)
+    sure = [each for segment in found.segments for each in segment.confidences]
+    assert [each.value for each in sure] == [word.confidence for word in found.words]
+    assert all(each.low <= each.value <= each.high and each.level == 0.95 for each in sure)
+    assert any(each.high - each.low > 0.05 for each in sure)
+    written = json_object(found, "u")["segments"]
+    assert [pair for each in written for pair in each["confidence_intervals"]] == [
+        [each.low, each.high] for each in sure
+    ]
+    assert {each["confidence_level"] for each in written if each["confidence_intervals"]} == {0.95}
+    plain = decode_offline(RECOGNIZERS["global"], noise(0.4, seed=5), RATE)
+    assert "segments" not in json_object(plain, "u")
 
 
 def test_memory_does_not_grow_with_the_segment(monkeypatch):

@@ -152,6 +152,9 @@ def test_phrases_and_penalties_change_what_is_heard(model):
         ({"has_least_risk": True}, "has_least_risk"),
         ({"internal_lm_weight": 0.1}, "internal_lm_weight"),
         ({"max_expansions": 0}, "max_expansions should be"),
+        ({"max_seconds": -1.0}, "max_seconds should be"),
+        ({"margin": -1.0}, "margin should be"),
+        ({"max_tail_seconds": 0.0}, "max_tail_seconds should be"),
         ({"num_samples": -1}, "num_samples should be"),
     ],
 )
@@ -230,6 +233,36 @@ def test_the_command_has_all_of_it(here, capsys):
     shy = told(capsys, "--blank-penalty", "-20")
     assert len(shy["text"]) < len(found["text"])
     assert "segments" not in told(capsys)
+
+
+def test_budgets_are_options(here, capsys):
+    exact = ["--decoder", "sum-path", "--num-best", "20"]
+    proved = told(capsys, *exact, "--max-expansions", "100000")
+    assert proved["segments"][0]["is_proved"]
+    for budget in (["--max-expansions", "1"], ["--search-seconds", "0"]):
+        found = told(capsys, *exact, *budget)
+        assert not found["segments"][0]["is_proved"]
+    window = told(capsys, "--decoder", "beam", "--beam-window", "3")
+    assert window["text"] and window["segments"][0]["alternatives"]
+    config = DecoderConfig(search="beam", beam=BeamConfig(window=3))
+    (expected,) = OfflineDecoder(tiny_recognizer(), config).decode([AUDIO])
+    assert window["text"] == expected.text
+
+
+def test_intervals_say_what_they_are(here, capsys):
+    """Certain by exact sums, at 95 % by the samples of a stream, none for scores of a fusion."""
+    for options, level in ((["--decoder", "sum-path"], 1.0), ([], 0.95)):
+        found = told(capsys, "--confidence", *options)
+        (segment,) = found["segments"]
+        assert segment["confidence_level"] == level
+        for word, (low, high) in zip(found["words"], segment["confidence_intervals"], strict=True):
+            assert 0.0 <= low <= word["confidence"] <= high <= 1.0 and low < high
+    hints = ["--decoder", "beam", "--phrases", "phrases.txt"]
+    found = told(capsys, "--confidence", *hints)
+    (segment,) = found["segments"]
+    assert segment["confidence_level"] is None and found["words"]
+    assert segment["confidence_intervals"] == [None] * len(found["words"])
+    assert all(0.0 <= word["confidence"] <= 1.0 for word in found["words"])
 
 
 @pytest.mark.parametrize(

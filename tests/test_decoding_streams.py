@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
 import json
 import math
@@ -15,13 +16,15 @@ from hypothesis import strategies as st
 
 import midge
 from midge.audio import Audio
+from midge.decoding import streams as streams_module
 from midge.decoding.blank_penalty import with_blank_penalty
 from midge.decoding.endpointing import EndpointConfig
 from midge.decoding.events import Partial, Segment, event_json
 from midge.decoding.live import decode_blocks, decode_offline, decode_together, follow
+from midge.decoding.offline import DecoderConfig, OfflineDecoder
 from midge.decoding.streams import Stream, StreamingDecoder
 from midge.encoders import ConformerConfig
-from midge.models import Recognizer, RecognizerConfig
+from midge.models import BestPathRules, Recognizer, RecognizerConfig
 from recognizers import RATE, noise, tiny_recognizer
 
 torch.set_num_threads(1)
@@ -123,6 +126,52 @@ def test_without_endpoints_it_is_what_transcribe_says(name):
         )
         assert found.frames == expected.frames and found.seconds == expected.seconds
         assert found.score == pytest.approx(expected.score, abs=1e-4 * max(1, abs(expected.score)))
+
+
+@settings(deadline=None, max_examples=12)
+@given(data=st.data())
+def test_offline_keeps_the_same_rules(data):
+    """Also where the tail outgrows its limit, and where the margin costs the best path."""
+    name = data.draw(st.sampled_from(list(RECOGNIZERS)))
+    recognizer = RECOGNIZERS[name]
+    rules = BestPathRules(
+        margin=data.draw(st.sampled_from([2.0, 200.0, math.inf])),
+        max_tail_seconds=data.draw(st.sampled_from([0.05, 0.2, None])),
+    )
+    samples = noise(data.draw(st.floats(0.5, 2.0)), seed=data.draw(st.integers(0, 99)))
+    decoder = StreamingDecoder(recognizer, **dataclasses.asdict(rules))
+    expected = decode_offline(decoder, samples, RATE)
+    config = DecoderConfig(**dataclasses.asdict(rules))
+    (decoded,) = OfflineDecoder(recognizer, config).decode([Audio(samples, RATE)])
+    features = recognizer.front_end.features(samples, RATE)
+    others = [features, features[: len(features) // 2]]
+    together = recognizer.transcribe_features(others, [expected.seconds, 9.0], rules)
+    for found in (recognizer.transcribe(samples, RATE, rules), decoded, together[0]):
+        assert (found.labels, found.frames) == (expected.labels, expected.frames)
+        assert (found.words, found.seconds) == (expected.words, expected.seconds)
+        assert found.score == pytest.approx(expected.score, abs=1e-4 * max(1, abs(expected.score)))
+
+
+def test_a_cut_changes_the_answer_offline_too():
+    """So that the test above is not one of the exact search alone."""
+    recognizer, samples = RECOGNIZERS["lstm"], noise(3.0, seed=1)
+    exact = recognizer.lattice.shortest_path(*_encoded(recognizer, samples))
+    rules = BestPathRules(margin=math.inf, max_tail_seconds=0.02)
+    found = recognizer.transcribe(samples, RATE, rules)
+    assert found.labels != tuple(exact.labels()[0]) and found.score < float(exact.weight) - 1.0
+    free = BestPathRules(margin=math.inf, max_tail_seconds=None)
+    assert recognizer.transcribe(samples, RATE, free).labels == tuple(exact.labels()[0])
+    # A model that cannot run live follows the exact path, whatever the rules.
+    whole = tiny_recognizer(is_streaming=False)
+    assert whole.transcribe(samples, RATE, rules) == whole.transcribe(samples, RATE)
+
+
+@torch.no_grad()
+def _encoded(recognizer: Recognizer, samples: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    """Encoder frames [1, num_frames, output_size] of a recording, and how many."""
+    features = recognizer.front_end.features(samples, RATE)[None]
+    count = torch.tensor([features.shape[1]])
+    return recognizer.encode(features, count), count
 
 
 @settings(deadline=None, max_examples=10)
@@ -387,6 +436,50 @@ def test_memory_is_constant(name, endpointing):
     slack = 2 * decoder.block_size * stream._recognizer.front_end.feature_size * 4
     assert sizes[0] > slack / 2 and max(sizes) <= sizes[0] + slack
     assert len(stream.finish().labels) > 50
+
+
+def test_an_endpoint_frees_the_memory_of_an_unlimited_left_context():
+    """With endpoints it is bounded by the longest segment, without it grows."""
+    sizes: dict[bool, list[int]] = {True: [], False: []}
+    longest = 0
+    for has_endpoints, found in sizes.items():
+        stream = DECODERS["look-ahead"].stream(
+            RATE, endpointing=QUICK if has_endpoints else None, blank_penalty=-2.0
+        )
+        for part in range(60):
+            stream.accept(noise(0.1, seed=part))
+            found.append(_num_elements(stream._open.encoder_state))
+            if has_endpoints:
+                longest = max(longest, stream._open.num_inputs)
+        assert bool(stream.segments) == has_endpoints
+    frame_seconds = RECOGNIZERS["look-ahead"].front_end.frame_seconds
+    assert longest * frame_seconds <= QUICK.max_segment + 0.1
+    state = RECOGNIZERS["look-ahead"].encoder.start(1)
+    _, state = RECOGNIZERS["look-ahead"].encoder.step(torch.zeros(1, longest, 16), state)
+    assert max(sizes[True]) <= _num_elements(state) < sizes[False][-1] / 4
+    assert sizes[False] == sorted(sizes[False])
+
+
+def _num_elements(state) -> int:
+    """Of all tensors of an encoder's state."""
+    if isinstance(state, torch.Tensor):
+        return state.numel()
+    return sum(map(_num_elements, state))
+
+
+def test_a_segment_that_grows_without_end_is_told_once(monkeypatch):
+    monkeypatch.setattr(streams_module, "LONG_SEGMENT_SECONDS", 0.5)
+    decoder = StreamingDecoder(RECOGNIZERS["look-ahead"])
+    with pytest.warns(RuntimeWarning, match="encoder.left_context") as told:
+        for _ in range(2):
+            decode_offline(decoder, noise(1.0, seed=1), RATE)
+    assert len(told) == 1
+    # Warnings are errors here: what is bounded says nothing.
+    short = EndpointConfig(pause=0.1, silence=0.2, max_segment=0.3)
+    quiet = StreamingDecoder(RECOGNIZERS["look-ahead"])
+    decode_offline(quiet, noise(1.0, seed=1), RATE, endpointing=short)
+    for name in ("conformer", "lstm"):
+        decode_offline(DECODERS[name], noise(1.0, seed=1), RATE)
 
 
 def test_events_are_told_as_they_happen():

@@ -16,14 +16,15 @@ import soundfile
 import torch
 
 from midge.cli import _parser, main
-from midge.data import Utterance
-from midge.decoding import UtteranceResult
+from midge.data import Utterance, WordTime
+from midge.decoding import Evaluation, UtteranceResult
 from midge.decoding.completions import wide_lattice
 from midge.demos import (
     homophones,
     label_bias,
     label_bias_report,
     speech,
+    speech_pictures,
     speech_posteriors,
     web_page,
 )
@@ -53,6 +54,7 @@ device = "cpu"
 """
 SECTIONS = ["error-rates", "learning", "homophones", "decision", "alignment", "lattice"]
 SECTIONS += ["commands", "next"]
+KINDS = ("step", "evaluation")
 
 
 class Page(html.parser.HTMLParser):
@@ -396,6 +398,26 @@ def pair(name, words):
         Utterance(id=f"{name}-{word}", audio="", duration=1, text=text, group={"pair": name})
         for word, text in zip(name.split("/"), words, strict=True)
     ]
+
+
+def test_every_picture_says_that_the_speech_is_synthetic():
+    times = np.array([0.1, 0.2])
+    words = (WordTime("WRITE", 0.0, 0.1),)
+    sound = speech_pictures.Sound(np.zeros((20, 4)), seconds=0.2, recorded=0.2, words=words)
+    posteriors = speech_posteriors.LabelPosteriors(times, np.full((2, 1), 0.5), ("W",))
+    decided = speech_posteriors.Decision(times, np.full((2, 2), 0.5), ("W", "R"))
+    log = [{"kind": kind, "step": 1, "loss": 1.0, "word_error_rate": 0.5} for kind in KINDS]
+    result = UtteranceResult(id="a", reference="A", hypothesis="A", seconds=1.0)
+    evaluation = Evaluation(results=(result,), decode_seconds=1.0)
+    models = ("local", "global")
+    for figure in (
+        speech_pictures.learning_curves(dict.fromkeys(models, log)),
+        speech_pictures.error_rates(dict.fromkeys(models, evaluation), ["all"]),
+        speech_pictures.alignment_posteriors(sound, dict.fromkeys(models, posteriors)),
+        speech_pictures.decisions([sound, sound], dict.fromkeys(models, [decided, decided])),
+    ):
+        texts = [(axes.get_title(loc="left"), axes.get_xlabel()) for axes in figure.axes]
+        assert any("synthetic" in text for pair in texts for text in pair)
 
 
 def test_pairs_are_found():

@@ -235,21 +235,64 @@ def write_librispeech(folder: Path, parts: dict[str, int]) -> None:
         (chapter / f"{speaker}-7.trans.txt").write_text("".join(lines))
 
 
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A corpus in LibriSpeech's layout."""
+
+    folder: Path
+    sizes: dict[str, int]
+    """Utterances of each part."""
+    tested: str
+    """The part to evaluate on."""
+    overrides: tuple[str, ...] = ()
+    """Of the recipe, for other parts than LibriSpeech's own."""
+
+
+def spoken_layout() -> Layout:
+    """All parts that the recipe names, of synthetic speech."""
+    data = read_recipe(LIBRISPEECH).data
+    trained, held_out = (
+        [path.name.removesuffix(".jsonl.gz") for path in paths]
+        for paths in (data.train_paths, data.dev_paths)
+    )
+    sizes = {**dict.fromkeys(trained, 4), **dict.fromkeys(held_out, 2), "test-clean": 3}
+    write_librispeech(Path("corpora/LibriSpeech"), sizes)
+    return Layout(Path("corpora/LibriSpeech"), sizes, "test-clean")
+
+
+def sample_layout(folder: Path) -> Layout:
+    """Real files of LibriSpeech."""
+    overrides = (
+        "data.train=data/librispeech/train-clean-5.jsonl.gz",
+        "data.dev=data/librispeech/heldout-sample.jsonl.gz",
+    )
+    sizes = {"heldout-sample": 20, "train-clean-5": 60}
+    return Layout(folder, sizes, "heldout-sample", overrides)
+
+
+SAMPLES = [
+    path
+    for path in (
+        ROOT / "corpora/librispeech-sample/LibriSpeech",
+        ROOT.parent / "shared/data/librispeech-sample/LibriSpeech",
+    )
+    if path.is_dir()
+][:1]
+"""Real files, where they are; synthetic speech is always tried."""
+
+
 @pytest.mark.slow
-def test_librispeech_end_to_end(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("sample", [None, *SAMPLES], ids=["spoken", "sample"][: 1 + len(SAMPLES)])
+def test_librispeech_end_to_end(sample, tmp_path, monkeypatch, capsys):
     """The recipe, tiny in size alone: from a corpus in LibriSpeech's layout to words."""
     monkeypatch.chdir(tmp_path)
-    recipe = read_recipe(LIBRISPEECH)
-    parts = [path.name.removesuffix(".jsonl.gz") for path in recipe.data.train_paths]
-    held_out = [path.name.removesuffix(".jsonl.gz") for path in recipe.data.dev_paths]
-    corpus = Path("corpora/LibriSpeech")
-    sizes = {**dict.fromkeys(parts, 4), **dict.fromkeys(held_out, 2), "test-clean": 3}
-    write_librispeech(corpus, sizes)
+    layout = spoken_layout() if sample is None else sample_layout(sample)
+    corpus, sizes = layout.folder, layout.sizes
     assert main(["prepare", "librispeech", str(corpus), "data/librispeech", "--workers", "0"]) == 0
     report = json.loads(Path("data/librispeech/report.json").read_text())
     assert {name: split["num_utterances"] for name, split in report["splits"].items()} == sizes
 
-    assigned = [*TINY_LATTICE, *TINY_ENCODER]
+    assigned = [*layout.overrides, *TINY_LATTICE, *TINY_ENCODER]
     assigned += ["training.num_steps=3", "training.evaluate_every=2", "training.accumulation=2"]
     assigned += ["training.device=cpu", "data.max_batch_size=4", "data.num_workers=0"]
     sets = [word for each in assigned for word in ("--set", each)]
@@ -259,18 +302,19 @@ def test_librispeech_end_to_end(tmp_path, monkeypatch, capsys):
     assert kinds == ["start", "evaluation", "step", "evaluation", "finish"]
     assert log[2]["step"] == 3 and 0 < log[2]["loss"] < 10
 
-    test_clean = "data/librispeech/test-clean.jsonl.gz"
-    assert main(["evaluate", "runs/librispeech", test_clean, "--output", "results"]) == 0
+    tested = f"data/librispeech/{layout.tested}.jsonl.gz"
+    assert main(["evaluate", "runs/librispeech", tested, "--output", "results"]) == 0
     results = json.loads(Path("results/results.json").read_text())
-    assert results["num_utterances"] == 3 and not results["failed"]
+    assert results["num_utterances"] == sizes[layout.tested] and not results["failed"]
     assert results["description"]["is_exact"]
 
-    audio = sorted(map(str, corpus.glob("test-clean/*/*/*.flac")))
+    audio = sorted(map(str, corpus.glob(f"{layout.tested}/*/*/*.flac")))[:3]
     capsys.readouterr()
-    assert main(["transcribe", "runs/librispeech", *audio]) == 0
+    assert main(["transcribe", "runs/librispeech", *audio, "--no-endpoints"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    hypotheses = Path("results/hypotheses.jsonl").read_text().splitlines()
-    expected = [json.loads(line)["hypothesis"] for line in hypotheses]
+    hypotheses = map(json.loads, Path("results/hypotheses.jsonl").read_text().splitlines())
+    heard = {each["id"]: each["hypothesis"] for each in hypotheses}
+    expected = [heard[Path(name).stem] for name in audio]
     assert lines == [f"{name}\t{text}" for name, text in zip(audio, expected, strict=True)]
     samples, rate = soundfile.read(audio[0], dtype="float32")
     assert midge.load("runs/librispeech").transcribe(samples, rate).text == expected[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import random
@@ -40,6 +41,11 @@ SEEDS = [
     '{"a": [1, 2, {"b": null}], "command": {}}',
 ]
 VALUES = [None, True, -1, 0, 1e308, "x", "start", [], {}, [[]], 2**70, "\u0000", "\ud83d\ude00"]
+
+
+MAX_GROWTH_MB = 2.0
+"""Free memory between the used comes to half of one. If jobs are kept, thousands of messages leave
+five and more."""
 
 
 def mutated(generator: random.Random, text: str) -> str:
@@ -119,6 +125,10 @@ def raw_nonsense(server: RunningServer, seed: int, num_connections: int) -> None
 
 
 def memory_mb() -> float:
+    """Of this process, after all that is free was given back."""
+    gc.collect()
+    with suppress(AttributeError):  # another library than glibc gives it back by itself
+        ctypes.CDLL(None).malloc_trim(0)
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     (line,) = (line for line in lines if line.startswith("VmRSS:"))
     return int(line.split()[1]) / 1024
@@ -132,33 +142,36 @@ def test_nonsense_harms_nobody(num_messages, caplog):
     expected = decode_offline(DECODER, heard_pcm16(samples), RATE, endpointing=RULES).text
     limits = Limits(max_streams=16, max_streams_per_client=16, max_errors=30, max_idle_seconds=5)
     with running(limits=limits) as server:
-        pestered(server, seed=99, num_messages=num_messages // 8)
-        gc.collect()
-        before = memory_mb()
-        raw_nonsense(server, seed=7, num_connections=num_messages // 20)
-        sent: list[int] = []
-        threads = [
-            threading.Thread(
-                target=lambda seed=seed: sent.append(pestered(server, seed, num_messages // 4))
-            )
-            for seed in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        texts = []
-        while any(thread.is_alive() for thread in threads) or not texts:
-            events = streamed(
-                server, chunks(pcm16(samples), 1600), sample_rate=RATE, endpointing=QUICK
-            )
-            texts.append(events[-1]["text"])
-        for thread in threads:
-            thread.join()
-        assert sum(sent) >= num_messages, "a client gave up"
-        assert set(texts) == {expected}
-        server.wait_for(lambda: server.service.admission.num_streams == 0)
-        assert httpx.get(f"{server.http}/health").json()["status"] == "ok"
-        gc.collect()
-        assert memory_mb() < before + 60, "memory is not given back"
+
+        def pester(seed: int) -> float:
+            """Nonsense of four clients, a third of all; the memory after it."""
+            raw_nonsense(server, seed, num_connections=num_messages // 60)
+            sent: list[int] = []
+            threads = [
+                threading.Thread(
+                    target=lambda each=each: sent.append(pestered(server, each, num_messages // 12))
+                )
+                for each in range(seed, seed + 4)
+            ]
+            for thread in threads:
+                thread.start()
+            texts = []
+            while any(thread.is_alive() for thread in threads) or not texts:
+                events = streamed(
+                    server, chunks(pcm16(samples), 1600), sample_rate=RATE, endpointing=QUICK
+                )
+                texts.append(events[-1]["text"])
+            for thread in threads:
+                thread.join()
+            assert sum(sent) >= num_messages // 3, "a client gave up"
+            assert set(texts) == {expected}
+            server.wait_for(lambda: server.service.admission.num_streams == 0)
+            assert httpx.get(f"{server.http}/health").json()["status"] == "ok"
+            return memory_mb()
+
+        pester(100)  # what is done for the first time stays in memory
+        first, second = pester(200), pester(300)
+        assert second < first + MAX_GROWTH_MB, "memory is not given back"
         with server.connect() as connection:
             assert start(connection)["event"] == "ready"
     ours = [record for record in caplog.records if record.name.startswith("midge")]

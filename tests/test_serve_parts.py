@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from midge.decoding.endpointing import EndpointConfig
+from midge.decoding.live_posteriors import TailSampler
 from midge.serve.access import Access, Admission, Refusal
 from midge.serve.live import _Behind
 from midge.serve.logs import JsonFormatter
@@ -20,6 +21,7 @@ from midge.serve.samples import samples_of
 from midge.serve.sessions import News, Session
 from midge.serve.settings import Limits, StreamSettings, settings_from
 from midge.serve.worker import Worker
+from midge.serve.writing import written
 from recognizers import RATE, noise
 from servers import DECODER, pcm16
 
@@ -34,6 +36,7 @@ def test_settings_of_a_start_message():
             "confidence": True,
             "num_best": 3,
             "blank_penalty": 1,
+            "phrases": ["one two"],
             "progress": True,
         }
     )
@@ -44,6 +47,7 @@ def test_settings_of_a_start_message():
         has_confidence=True,
         num_best=3,
         blank_penalty=1.0,
+        phrases=("one two",),
         has_progress=True,
     )
     for key in ("has_confidence", "partial_seconds"):
@@ -56,6 +60,13 @@ def test_settings_of_a_start_message():
 def test_limits_are_more_than_nothing(name, value):
     with pytest.raises(ValueError, match=f"{name} should be more than 0"):
         Limits(**{name: value})
+
+
+@pytest.mark.parametrize("count", [0, 1, 16, 17, 199, 200, 201, 1000])
+def test_what_is_written_in_pieces_is_what_is_written_at_once(count):
+    words = [{"text": f"naïve \n{number}", "confidence": None} for number in range(count)]
+    event = {"event": "final", "words": words, "alternatives": [{"result": words}], "score": -0.5}
+    assert written(event) == json.dumps(event, ensure_ascii=False, separators=(",", ":"))
 
 
 def test_samples():
@@ -160,6 +171,22 @@ def test_a_partial_of_a_segment_that_is_over_is_forgotten():
     stream.finish()
     session.receive(News(segments=stream.segments))
     assert session.partial is None and len(session.segments) == 1
+
+
+def test_a_search_for_alternatives_keeps_its_time(monkeypatch):
+    """Without time it draws nothing more; the best path is among what it finds."""
+    stream = DECODER.stream(RATE, num_best=3, has_late_alternatives=True)
+    stream.accept(noise(1.0, seed=2))
+    text = stream.finish().text
+    (search,) = stream.take_searches()
+    assert stream.take_searches() == [] and stream.segments[0].alternatives == ()
+    whole = search.run()
+    waiting = DECODER.stream(RATE, num_best=3)
+    waiting.accept(noise(1.0, seed=2))
+    waiting.finish()
+    assert waiting.segments[0].alternatives == whole and len(whole) == 3
+    monkeypatch.setattr(TailSampler, "sample", None)
+    assert text in [each.text for each in search.run(0.0)]
 
 
 class Failing:

@@ -24,14 +24,20 @@ from commands import help_examples
 from midge.cli import main
 from midge.cli import serve as command
 from midge.decoding.endpointing import EndpointConfig
+from midge.decoding.events import Partial
 from midge.decoding.live import decode_offline
+from midge.decoding.streams import Stream
 from midge.models import load
 from midge.serve.capacity import measured_capacity
 from midge.serve.endpoints import Endpoint
+from midge.serve.settings import PAGE_SETTINGS
+from midge.serve.web import STATIC
 from recognizers import RATE, noise, tiny_recognizer
-from servers import DECODER, events_of, heard_pcm16, pcm16, start
+from servers import DECODER, chunks, events_of, heard_pcm16, pcm16, start
 
 SAMPLES = noise(1.5, seed=2)
+BURST = noise(60.0, seed=6)
+"""More than may wait: when it was sent, half of it is still under way."""
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +94,10 @@ def served(model: Path, folder: Path, *options: str) -> Iterator[Process]:
 @pytest.mark.slow
 def test_what_breaks_off_is_decoded_and_logged_and_sigterm_loses_nothing(model, tmp_path):
     """In one process, since to start one takes a while."""
-    expected = decode_offline(DECODER, heard_pcm16(SAMPLES), RATE, endpointing=EndpointConfig())
+    expected, burst = (
+        decode_offline(DECODER, heard_pcm16(samples), RATE, endpointing=EndpointConfig())
+        for samples in (SAMPLES, BURST)
+    )
     kept = tmp_path / "kept"
     with served(model, tmp_path, "--keep-audio", str(kept)) as server:
         health = httpx.get(f"{server.url}health").json()
@@ -110,17 +119,17 @@ def test_what_breaks_off_is_decoded_and_logged_and_sigterm_loses_nothing(model, 
             connect(server.websocket) as vosk,
         ):
             start(ours, sample_rate=RATE)
-            ours.send(pcm16(SAMPLES))
+            for message in chunks(pcm16(BURST), 1600):
+                ours.send(message)
             vosk.send(json.dumps({"config": {"sample_rate": RATE, "words": 0}}))
             vosk.send(pcm16(SAMPLES))
             assert "partial" in json.loads(vosk.recv())
             while not [each for each in server.events("stream_started")][2:]:
                 time.sleep(0.02)
-            time.sleep(0.3)  # the sound is under way
             server.process.send_signal(signal.SIGTERM)
             events = events_of(ours)
             assert [each["code"] for each in events if each["event"] == "error"] == ["shutdown"]
-            assert events[-1] == {"event": "end", "text": expected.text, "seconds": 1.5}
+            assert events[-1] == {"event": "end", "text": burst.text, "seconds": 60.0}
             last = events_of(vosk)[-1]
             assert last["text"] == expected.text and "shutting down" in last["error"]
         assert ours.close_code == 1012 and vosk.close_code == 1012
@@ -291,3 +300,22 @@ def test_the_capacity_is_measured():
     """More of the time for the worker, more streams; and more than none on any machine."""
     few, many = (measured_capacity(DECODER, share) for share in (1e-6, 100.0))
     assert few == 1 and many > 1
+
+
+def test_the_capacity_is_that_for_streams_of_the_page(monkeypatch):
+    """What is measured has words to be sure of, whatever the model makes of noise."""
+    looks: list[Partial] = []
+    result = Stream.result
+
+    def noted(stream: Stream) -> Partial:
+        looks.append(result(stream))
+        assert stream._num_best == 3
+        return looks[-1]
+
+    monkeypatch.setattr(Stream, "result", noted)
+    measured_capacity(DECODER)
+    words = [word for look in looks for word in look.words]
+    assert len(words) > len(looks) and all(word.confidence is not None for word in words)
+    page = (STATIC / "settings.js").read_text()
+    assert "hasConfidence: true," in page and "numBest: 3," in page
+    assert PAGE_SETTINGS.has_confidence and PAGE_SETTINGS.num_best == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 
 import httpx
 import numpy as np
@@ -12,6 +13,8 @@ import soundfile
 
 from midge.decoding import FORMATS
 from midge.decoding.live import decode_offline
+from midge.decoding.live_alternatives import LiveAlternatives
+from midge.serve import searches
 from midge.serve.settings import Limits
 from recognizers import RATE, noise
 from servers import (
@@ -82,9 +85,9 @@ def test_events_come_in_order(server):
             assert event["segment"] == num_over, "a partial of a segment that is over"
             assert event["seconds"] >= newest
             newest = event["seconds"]
-            words = [word["text"] for word in event["committed"]]
-            assert words[: len(committed)] == committed
-            committed = words
+            assert event["decoded_seconds"] <= event["seconds"]
+            committed += [word["text"] for word in event["committed"]]
+            assert event["num_committed"] == len(committed)
         elif "reason" in event:
             assert [word["text"] for word in event["words"]][: len(committed)] == committed
             num_over, committed = event["segment"] + 1, []
@@ -123,15 +126,104 @@ def test_confidences_and_alternatives(server):
         confidence=True,
         num_best=3,
     )
-    finals = [event for event in events if event["event"] == "final" and event["words"]]
-    assert finals
+    finals = [event for event in events if "reason" in event]
+    assert any(event["words"] for event in finals)
     for event in finals:
         assert all(0 <= word["confidence"] <= 1 for word in event["words"])
+        assert event["alternatives"] == [], "they come later"
+    later = [event for event in events if event["event"] == "alternatives"]
+    assert [event["segment"] for event in later] == [event["segment"] for event in finals]
+    for event, segment in zip(later, finals, strict=True):
+        assert events.index(event) > events.index(segment)
         found = [each["probability"] for each in event["alternatives"]]
         assert 1 <= len(found) <= 3 and found == sorted(found, reverse=True)
         assert all(isinstance(each["text"], str) for each in event["alternatives"])
     plain = streamed(server, [pcm16(SAMPLES)], sample_rate=RATE, endpointing=QUICK)
     assert plain[-1] == events[-1], "confidences change no text"
+
+
+def test_committed_words_are_told_once(server):
+    samples = noise(6.0, seed=2)
+    events = streamed(server, chunks(pcm16(samples), 800), sample_rate=RATE, endpointing=False)
+    partials = [event for event in events if event["event"] == "partial"]
+    told = [word for event in partials for word in event["committed"]]
+    (final,) = [event for event in events if event["event"] == "final"]
+    assert final["words"][: len(told)] == told
+    assert len(told) == partials[-1]["num_committed"] > 2
+    assert max(len(event["committed"]) for event in partials) < len(told)
+
+
+@pytest.mark.parametrize("path", ["/stream", "/"])
+def test_nobody_waits_for_the_alternatives_of_another(server, monkeypatch, path):
+    """A search that takes a second holds up its own stream alone, and that by its last event."""
+    search = LiveAlternatives.listed
+
+    def slowly(*arguments: object) -> object:
+        time.sleep(1.0)
+        return search(*arguments)
+
+    monkeypatch.setattr(LiveAlternatives, "listed", slowly)
+    with server.connect(path) as slow, server.connect() as other:
+        if path == "/":
+            config = {"sample_rate": RATE, "words": 0, "max_alternatives": 2}
+            slow.send(json.dumps({"config": config}))
+        else:
+            start(slow, sample_rate=RATE, endpointing=QUICK, num_best=2)
+        start(other, sample_rate=RATE, endpointing=False, progress=True)
+        slow.send(pcm16(SAMPLES))
+        slow.send('{"command": "end", "eof": 1}')
+        asked = time.monotonic()
+        for message in chunks(pcm16(SAMPLES), 1600):
+            other.send(message)
+            assert json.loads(other.recv())["event"] == "partial"
+        assert time.monotonic() - asked < 0.9, "it waited for a search"
+        events = events_of(slow)
+        assert time.monotonic() - asked > 1.0
+    if path == "/":
+        assert len(events) == 2 and len(events[1]["alternatives"]) == 2
+    else:
+        kinds = [event["event"] for event in events]
+        assert kinds.index("final") < kinds.index("alternatives") and kinds[-1] == "end"
+
+
+def test_alternatives_that_have_waited_for_long_are_left_out(monkeypatch):
+    monkeypatch.setattr(searches, "MAX_WAIT_SECONDS", -1.0)
+    with running() as server:
+        events = streamed(server, [pcm16(SAMPLES)], sample_rate=RATE, endpointing=QUICK, num_best=2)
+        left_out = server.service.metrics.searches_left_out.value
+    found = [event["alternatives"] for event in events if event["event"] == "alternatives"]
+    assert found and not any(found) and events[-1]["event"] == "end"
+    assert left_out == len(found)
+
+
+def test_a_search_that_fails_leaves_the_stream_as_it_is(server, monkeypatch, caplog):
+    def failing(*_: object) -> object:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(LiveAlternatives, "listed", failing)
+    events = streamed(server, [pcm16(SAMPLES)], sample_rate=RATE, endpointing=False, num_best=2)
+    assert events[-2]["alternatives"] == [] and events[-1]["event"] == "end"
+    assert "a search failed" in [record.getMessage() for record in caplog.records]
+
+
+def test_phrases_are_expected(server):
+    """The text is that of a stream with the same phrases; its words stay tentative."""
+    phrases = ["n", "No"]
+    events = streamed(
+        server,
+        chunks(pcm16(SAMPLES), 1600),
+        sample_rate=RATE,
+        endpointing=QUICK,
+        phrases=phrases,
+        num_best=2,
+    )
+    expected = told(heard_pcm16(SAMPLES), endpointing=RULES, phrases=phrases)
+    assert events[-1]["text"] == expected.text
+    assert expected.text != told(heard_pcm16(SAMPLES), endpointing=RULES).text
+    assert not any(event["committed"] for event in events if event["event"] == "partial")
+    finals = [event for event in events if event["event"] == "final"]
+    assert all(1 <= len(event["alternatives"]) <= 2 for event in finals)
+    assert "alternatives" not in {event["event"] for event in events}
 
 
 def test_a_penalty_is_one_streams_own(server):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -11,14 +12,25 @@ from midge.decoding.decoded import Alternative
 from midge.decoding.endpointing import EndpointConfig
 from midge.decoding.events import Segment
 from midge.decoding.live import decode_offline
+from midge.decoding.live_alternatives import LiveAlternatives
+from midge.decoding.streams import StreamingDecoder
 from midge.models import TimedWord, Transcript
 from midge.serve.vosk import alternatives_result, plain_result
-from recognizers import RATE, noise
-from servers import DECODER, chunks, heard_pcm16, pcm16, running, vosk_streamed
+from recognizers import RATE, noise, tiny_recognizer
+from servers import (
+    DECODER,
+    PAUSING,
+    chunks,
+    heard_pcm16,
+    pcm16,
+    running,
+    vosk_streamed,
+    with_pauses,
+)
 
 SAMPLES = noise(1.6, seed=2)
-LONG = np.concatenate([noise(1.5, seed=1), np.zeros(3 * RATE, np.float32), noise(1.0, seed=3)])
-"""Noise, a silence that ends a segment, and noise."""
+LONG = with_pauses()
+PAUSING_DECODER = StreamingDecoder(tiny_recognizer(PAUSING))
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +39,14 @@ def server():
         yield found
 
 
-def told(samples: np.ndarray, rate: int = RATE) -> Transcript:
-    return decode_offline(DECODER, heard_pcm16(samples), rate, endpointing=EndpointConfig())
+@pytest.fixture(scope="module")
+def pausing():
+    with running(PAUSING_DECODER) as found:
+        yield found
+
+
+def told(samples: np.ndarray, rate: int = RATE, decoder: StreamingDecoder = DECODER) -> Transcript:
+    return decode_offline(decoder, heard_pcm16(samples), rate, endpointing=EndpointConfig())
 
 
 def joined_text(answers: list[dict]) -> str:
@@ -45,9 +63,9 @@ def test_the_text_is_that_of_a_stream(server, size, rate):
     assert "text" in answers[-1]
 
 
-def test_segments_come_one_by_one_with_their_words(server):
-    answers = vosk_streamed(server, chunks(pcm16(LONG), 1600), sample_rate=float(RATE))
-    expected = told(LONG)
+def test_segments_come_one_by_one_with_their_words(pausing):
+    answers = vosk_streamed(pausing, chunks(pcm16(LONG), 160), sample_rate=float(RATE))
+    expected = told(LONG, decoder=PAUSING_DECODER)
     assert joined_text(answers) == expected.text
     words = [word for answer in answers for word in answer.get("result", ())]
     assert [word["word"] for word in words] == [word.text for word in expected.words]
@@ -77,7 +95,7 @@ def test_partials_are_those_of_the_moment(server):
 def test_a_config_is_not_answered_and_may_come_in_parts(server):
     with server.connect("/") as connection:
         connection.send('{"config": {"sample_rate": 16000.000000}}')
-        connection.send('{"config": {"words": false, "phrase_list": ["one two", "[unk]"]}}')
+        connection.send('{"config": {"words": false, "phrase_list": []}}')
         connection.send('{ "config" : { "sample_rate" : 8000 } }')
         connection.send(pcm16(SAMPLES))
         assert "partial" in json.loads(connection.recv())
@@ -92,6 +110,52 @@ def test_alternatives(server):
     assert " ".join(each[0]["text"] for each in results if each[0]["text"]) == told(SAMPLES).text
     assert max(map(len, results)) > 1
     assert all(len({other["text"] for other in each}) == len(each) for each in results)
+
+
+def test_a_segment_is_told_with_its_alternatives(pausing, monkeypatch):
+    """Until they are found it is a partial result, and answers come at once all the same."""
+    may_search = threading.Event()
+    search = LiveAlternatives.listed
+
+    def waiting(*arguments: object) -> object:
+        may_search.wait(60)
+        return search(*arguments)
+
+    monkeypatch.setattr(LiveAlternatives, "listed", waiting)
+    stream = PAUSING_DECODER.stream(RATE, endpointing=EndpointConfig())
+    stream.accept(heard_pcm16(LONG))
+    first = stream.segments[0].transcript.text
+    with pausing.connect("/") as connection:
+
+        def answer(data: bytes) -> dict:
+            connection.send(data)
+            return json.loads(connection.recv())
+
+        config = {"sample_rate": RATE, "words": 0, "max_alternatives": 2}
+        connection.send(json.dumps({"config": config}))
+        answer(pcm16(LONG))
+        pausing.wait_for(lambda: answer(bytes(2)) == {"partial": first})
+        assert all(answer(bytes(2)) == {"partial": first} for _ in range(10))
+        may_search.set()
+        answers: list[dict] = []
+        pausing.wait_for(lambda: answers.append(answer(bytes(2))) or "alternatives" in answers[-1])
+        found = [each["text"] for each in answers[-1]["alternatives"]]
+        assert found[0] == first and 2 <= len(found) <= 3
+        connection.send('{"eof" : 1}')
+        assert "alternatives" in json.loads(connection.recv())
+
+
+@pytest.mark.parametrize("is_text", [False, True])
+def test_phrases(server, is_text):
+    phrases = ["n", "[unk]"]
+    config = {"phrase_list": json.dumps(phrases) if is_text else phrases}
+    answers = vosk_streamed(
+        server, chunks(pcm16(SAMPLES), 4000), sample_rate=RATE, words=0, **config
+    )
+    expected = decode_offline(
+        DECODER, heard_pcm16(SAMPLES), RATE, endpointing=EndpointConfig(), phrases=phrases[:1]
+    )
+    assert joined_text(answers) == expected.text != told(SAMPLES).text
 
 
 def test_without_sound_the_end_is_empty(server):
@@ -129,6 +193,10 @@ def test_what_is_wrong_is_answered_once_and_the_stream_goes_on(server, message, 
         ({"sample_rate": "fast"}, "sample_rate should be a number"),
         ({"sample_rate": 1}, "sample_rate should be in"),
         ({"max_alternatives": [1]}, "max_alternatives should be a number"),
+        ({"phrase_list": 5}, "phrase_list should be a list of strings"),
+        ({"phrase_list": ["one", 2]}, "phrase_list should be a list of strings"),
+        ({"phrase_list": "[one"}, "phrase_list should be a list of strings"),
+        ({"phrase_list": ["one", "fish"]}, "got 'fish' with 'FHIS'"),
         ([1], "config should be an object"),
     ],
 )

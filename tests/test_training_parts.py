@@ -140,6 +140,12 @@ def test_a_context_that_cannot_fit_is_refused_with_the_fix_named():
         check_context(LatticeConfig(model="gnat"), vocab_size=512)
     assert "lattice.context_size=1" in str(error.value)
     assert "at most 321 tokens" in str(error.value)
+    assert "graphemes" not in str(error.value)
+    with pytest.raises(ValueError, match="vocab_size=321, or graphemes"):
+        check_context(LatticeConfig(model="gnat"), vocab_size=512, num_characters=28)
+    with pytest.raises(ValueError) as error:  # no number of tokens would do
+        check_context(LatticeConfig(model="gnat"), vocab_size=5000, num_characters=4000)
+    assert "tokens" not in str(error.value) and "context_size=1" in str(error.value)
     check_context(LatticeConfig(model="gnat", context_size=1), vocab_size=512)
     check_context(LatticeConfig(model="gnat"), vocab_size=321)
     check_context(LatticeConfig(model="rnn-t"), vocab_size=4096)

@@ -33,10 +33,12 @@ def run(*command):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_run_killed_at_random_moments_ends_with_the_same_bits(tmp_path, seed):
-    told = run(TESTS / "kill_training.py", tmp_path, 8, seed).stdout
+@pytest.mark.parametrize("seed, num_workers", [(1, 0), (2, 1)])
+def test_a_run_killed_at_random_moments_ends_with_the_same_bits(tmp_path, seed, num_workers):
+    told = run(TESTS / "kill_training.py", tmp_path, 8, seed, num_workers).stdout
     assert int(re.search(r"equal after (\d+) kills", told)[1]) > 0, told
+    found = re.search(r"(\d+) of them after a checkpoint; it went on after step (\d+)", told)
+    assert int(found[1]) > 0 and int(found[2]) > 0, told
 
 
 def train_together(recipe, output, num_processes):

@@ -6,6 +6,7 @@ import signal
 import pytest
 import torch
 
+from midge.audio import FrontEnd
 from midge.cli.mistakes import Mistake
 from midge.configuration import to_table, to_toml
 from midge.data import read_manifest
@@ -13,6 +14,7 @@ from midge.decoding.errors import ErrorCounts, count_errors
 from midge.models import load
 from midge.training import CheckpointFolder, TrainingError, train
 from midge.training.logs import Display
+from midge.training.updates import Updates
 from training_cases import tiny_recipe, write_corpus
 
 QUIET = "augmentation.num_time_masks=0"
@@ -158,6 +160,55 @@ def test_an_unreadable_utterance_is_named_and_the_run_goes_on(tmp_path, capsys):
     assert outcome.state.best.num_unread == 1 and outcome.state.best.num_utterances == 2
     told = capsys.readouterr().err
     assert "skipped u0-03: " in told and "1 could not be read" in told
+
+
+def test_memory_and_time_are_told_before_the_first_step(corpora, tmp_path, capsys, monkeypatch):
+    recipe = tiny_recipe(*corpora, "training.num_steps=3", "training.log_every=1")
+    train(recipe, tmp_path / "run")
+    told = capsys.readouterr().err.splitlines()
+    wanted = ("million parameters", "s per step, by a trial of one batch: 3 steps", "step 1/3")
+    places = [[n for n, line in enumerate(told) if part in line] for part in wanted]
+    (memory,), (seconds,), (step,) = places
+    assert memory < seconds < step
+    monkeypatch.setattr(Updates, "try_batch", lambda *_: 7200.0)  # and it does nothing
+    train(recipe, tmp_path / "untried")
+    assert "s per step, by a trial" in capsys.readouterr().err
+    assert_same_checkpoints(last(tmp_path / "run"), last(tmp_path / "untried"))
+    train(recipe, tmp_path / "run")  # has nothing left to do
+    assert "s per step" not in capsys.readouterr().err
+
+
+def test_characters_that_no_token_spells_are_named_once(corpora, tmp_path, capsys):
+    dev = write_corpus(tmp_path / "dev", 3, seed=1)
+    entries = [json.loads(line) for line in dev.read_text().splitlines()]
+    entries[1]["text"] += " \u00e9"
+    dev.write_text("\n".join(map(json.dumps, entries)))
+    recipe = tiny_recipe(corpora[0], dev, "training.num_steps=2", "training.evaluate_every=1")
+    outcome = train(recipe, tmp_path / "run")
+    told = [line for line in capsys.readouterr().err.splitlines() if "no token spells" in line]
+    (line,) = told
+    assert "1 utterances of development data" in line and "u1-01 ('\u00c9')" in line
+    assert outcome.state.best.num_utterances == 3 and outcome.state.best.num_impossible == 1
+    longer = tiny_recipe(corpora[0], dev, "training.num_steps=3", "training.evaluate_every=1")
+    train(longer, tmp_path / "run")
+    (logged,) = lines(tmp_path / "run", "uncovered")
+    assert logged["utterances"] == [{"id": "u1-01", "characters": "\u00c9"}]
+
+
+def test_an_output_that_cannot_be_written_is_told_at_once(corpora, tmp_path, monkeypatch):
+    (tmp_path / "run").write_text("a file")
+    monkeypatch.setattr(FrontEnd, "fit", lambda *_: pytest.fail("the data was read"))
+    with pytest.raises(FileExistsError, match="run"):
+        train(tiny_recipe(*corpora), tmp_path / "run")
+
+
+@pytest.mark.parametrize("part", ["train", "dev"])
+def test_an_empty_manifest_is_refused_by_name(corpora, tmp_path, part):
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("\n")
+    with pytest.raises(ValueError, match=r"empty\.jsonl should hold utterances"):
+        train(tiny_recipe(*corpora, f"data.{part}={empty}"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_diverges_gives_up_and_says_so(corpora, tmp_path):

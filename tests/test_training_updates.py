@@ -181,3 +181,31 @@ def test_moments_are_found_again():
         updates.step(2, [batch("cd")])
     for one, other in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_to_try_a_batch_changes_nothing():
+    model = recognizer(dropout=0.5)
+    updates = Updates(model, TrainingConfig(learning_rate=0.1), ProcessGroup())
+    updates.step(1, [batch("ab")])
+    before = {name: x.clone() for name, x in (model.state_dict() | updates.moments()).items()}
+    random = torch.get_rng_state()
+    assert updates.try_batch(2, batch(d=(5, 9))) > 0  # of which one has no finite loss
+    assert torch.equal(torch.get_rng_state(), random)
+    after = model.state_dict() | updates.moments()
+    assert all(torch.equal(x, after[name]) for name, x in before.items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_restored_optimizer_is_where_the_parameters_are():
+    """As a fused Adam wants it, its count of steps included; "meta" is any device but the CPU."""
+    group = ProcessGroup()
+    updates = Updates(recognizer(), TrainingConfig(), group)
+    updates.step(1, [batch()])
+    moments = updates.moments()
+    assert {key.rpartition("/")[2] for key in moments} == {"step", "exp_avg", "exp_avg_sq"}
+    elsewhere = Updates(recognizer().to("meta"), TrainingConfig(), group)
+    assert elsewhere._optimizer.defaults["fused"]
+    elsewhere.load_moments(moments)
+    restored = elsewhere.moments()
+    assert restored.keys() == moments.keys()
+    assert {value.device.type for value in restored.values()} == {"meta"}

@@ -45,6 +45,7 @@ from midge.lattices import (
 )
 from midge.models import (
     NAMED_MODELS,
+    BestPathRules,
     LatticeConfig,
     ModelParts,
     Recognizer,
@@ -84,6 +85,7 @@ __all__ = [
     "Automaton",
     "BeamConfig",
     "BeamResult",
+    "BestPathRules",
     "ConformerConfig",
     "ContextDependency",
     "DecoderConfig",

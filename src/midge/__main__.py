@@ -1,6 +1,6 @@
 """`python -m midge` is the command `midge`."""
 
-from midge.cli import main
+from midge_command import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -109,6 +109,11 @@ class Tokens(abc.ABC):
         """Number of labels, blank not counted."""
         return len(self.symbols)
 
+    @property
+    def num_characters(self) -> int:
+        """How many different characters the labels spell, the space counted."""
+        return len(self._characters)
+
     def normalize(self, text: str) -> str:
         """Text in the form that becomes labels; see `TokensConfig.normalize`."""
         return self.config.normalize(text)
@@ -128,6 +133,15 @@ class Tokens(abc.ABC):
             if character not in self._characters:
                 raise TokenError(self._not_covered(character, normalized, utterance_id))
         return self._encoded(normalized)
+
+    def uncovered(self, text: str) -> str:
+        """The characters of a text, normalized, that no label spells; "" if there are none.
+
+        Example:
+            >>> build_tokens(TokensConfig(), [("a", "one two")]).uncovered("two fish")
+            'FHIS'
+        """
+        return "".join(sorted(set(self.normalize(text)) - self._characters))
 
     def decode(self, labels: Iterable[int]) -> str:
         """The text of labels: their words with single spaces between them."""

@@ -9,6 +9,7 @@ import soundfile
 from chromium import NOT_RUN, OPTIONS, chromium_path
 from page_server import Server
 from recognizers import RATE, noise, tiny_recognizer
+from servers import PAUSING
 
 collect_ignore = ["conftest.py"]  # there are two, which have no doctests
 
@@ -30,6 +31,15 @@ def model(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("page") / "model"
     tiny_recognizer().save(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def pausing_server(tmp_path_factory) -> Iterator[Server]:
+    """A server whose model hears nothing in silence, so that pauses end its segments."""
+    folder = tmp_path_factory.mktemp("pausing")
+    tiny_recognizer(PAUSING).save(folder / "model")
+    with Server(folder / "model", keep=folder) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

@@ -217,8 +217,8 @@ TURNS = """async ({ Session }, script) => {
   }
   window.WebSocket = Socket;
   const handlers = Object.fromEntries(
-    ["state", "partial", "final", "warning", "broken", "lost"].map(
-      (name) => [name, (...values) => told.push([name, ...values])]),
+    ["state", "partial", "final", "alternatives", "warning", "broken", "lost"].map(
+      (name) => [name, (...values) => told.push(structuredClone([name, ...values]))]),
   );
   const start = { sample_rate: 10, encoding: "float32" };
   const session = new Session("", start, { ...handlers, heard() {} });
@@ -246,6 +246,7 @@ def word(text, start, end):
 
 def final(words, start, end, reason="pause"):
     event = {"event": "final", "words": words, "start": start, "end": end, "reason": reason}
+    event["segment"] = 0
     return ["event", event]
 
 
@@ -275,6 +276,7 @@ def test_what_no_final_segment_covers_is_sent_again(page):
                 "committed": [],
                 "tentative": [word("TWO", 0.1, 0.4)],
                 "seconds": 0.5,
+                "decoded_seconds": 0.4,
             },
         ],
         ["finish", None],
@@ -290,6 +292,33 @@ def test_what_no_final_segment_covers_is_sent_again(page):
     assert finals[1]["words"][0]["start"] == pytest.approx(0.9), "times go on"
     states = [values[0] for name, *values in told if name == "state"]
     assert states == ["connecting", "live", "waiting", "live", "finishing", "ended"]
+
+
+def partial(committed, tentative):
+    event = {"event": "partial", "committed": committed, "tentative": tentative}
+    return ["event", {**event, "seconds": 2.0, "decoded_seconds": 1.0}]
+
+
+def test_committed_words_are_told_once_and_alternatives_later(page):
+    one, two, three = (word(text, at, at + 0.1) for text, at in (("1", 0), ("2", 0.3), ("3", 0.6)))
+    _, told = turns(
+        page,
+        ["open", None],
+        ["event", READY],
+        ["push", list(range(20))],
+        partial([one], [two]),
+        partial([], [two]),
+        partial([two, three], []),
+        final([one, two, three], 0.0, 1.0),
+        partial([], [three]),
+        ["event", {"event": "alternatives", "segment": 0, "alternatives": [{"text": "1 2 4"}]}],
+    )
+    shown = [values[0] for name, *values in told if name == "partial"]
+    words = [[len(each["committed"]), len(each["tentative"])] for each in shown]
+    assert words == [[1, 1], [1, 1], [3, 0], [0, 1]]
+    (closed,) = [values[0] for name, *values in told if name == "final"]
+    (later,) = [values for name, *values in told if name == "alternatives"]
+    assert later == [closed["key"], [{"text": "1 2 4"}]]
 
 
 def test_the_end_of_a_server_is_not_the_end(page):

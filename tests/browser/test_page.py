@@ -23,6 +23,7 @@ from page_actions import (
 )
 from page_server import Server, decoded
 from recognizers import RATE
+from servers import with_pauses
 
 pytestmark = pytest.mark.slow
 
@@ -83,17 +84,39 @@ def test_the_microphone_is_taken_as_it_is(server, open_page):
         ("deep.flac", 16000, True),
     ],
 )
-def test_a_dropped_file_equals_transcribe(server, open_page, tmp_path, capsys, name, rate, is_fast):
+def test_a_dropped_file_equals_transcribe(
+    pausing_server, open_page, tmp_path, capsys, name, rate, is_fast
+):
+    """With the settings of the page and the options of the command as they are."""
+    server, path = pausing_server, tmp_path / name
     subtype = "PCM_24" if name == "deep.flac" else "PCM_16"
-    path = noise_file(tmp_path, seconds=2.0, seed=3, rate=rate, name=name, subtype=subtype)
+    soundfile.write(path, with_pauses(rate), rate, subtype=subtype)
     page = open_page(server)
-    choose_settings(page, hasEndpoints=False, isFast=is_fast, hasConfidence=False)
+    if is_fast:
+        choose_settings(page, isFast=True)
+    drop(page, path)
+    wait_for_segments(page, 3)
+    wait_for_state(page, "idle")
+    assert text_of(page) + "\n" == transcribe(capsys, server.model, path) != "\n"
+    assert page.locator("#segments .segment").count() >= 3, "pauses end segments"
+    assert page.locator("#readings li").count() >= 1, "alternatives have come"
+    heard, _ = soundfile.read(server.heard()[-1], dtype="float32")
+    assert (heard == soundfile.read(path, dtype="float32")[0]).all(), "sample by sample"
+
+
+def test_without_endpoints_the_text_is_that_without_endpoints(
+    pausing_server, open_page, tmp_path, capsys
+):
+    path = tmp_path / "speech.wav"
+    soundfile.write(path, with_pauses(), RATE)
+    page = open_page(pausing_server)
+    choose_settings(page, hasEndpoints=False, isFast=True)
     drop(page, path)
     wait_for_segments(page, 1)
     wait_for_state(page, "idle")
-    assert text_of(page) + "\n" == transcribe(capsys, server.model, path) != "\n"
-    heard, _ = soundfile.read(server.heard()[-1], dtype="float32")
-    assert (heard == soundfile.read(path, dtype="float32")[0]).all(), "sample by sample"
+    whole = transcribe(capsys, pausing_server.model, path, "--no-endpoints")
+    assert text_of(page) + "\n" == whole
+    assert whole != transcribe(capsys, pausing_server.model, path)
 
 
 def test_a_chosen_file_in_segments(server, open_page, tmp_path):
@@ -214,6 +237,7 @@ def test_two_tabs_at_once(server, open_page, tmp_path):
         drop(page, path)
     for page, path in zip(pages, (first, second), strict=True):
         wait_for_segments(page, 1)
+        wait_for_state(page, "idle")
         assert text_of(page) == decoded(server.model, path) != ""
     events = [json.loads(line)["event"] for line in server.log().splitlines()]
     streams = [event for event in events if event.startswith("stream_")]

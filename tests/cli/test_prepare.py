@@ -129,5 +129,36 @@ def test_the_shares_of_what_is_spoken_can_be_chosen(tmp_path, capsys):
     size = ["--minutes", "0.1", "--num-dev", "1", "--num-test", "2"]
     shares = ["--share", "digits=1", "--share", "spelled=1"]
     assert main(["prepare", "spoken", str(tmp_path), *size, *shares]) == 0
-    spoken = {line.split()[1] for line in capsys.readouterr().out.splitlines()}
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    spoken = {line.split()[1] for line in lines if line.endswith("(synthetic)")}
     assert spoken == {"digits", "spelled"}
+    assert "train" in lines and "All of it is synthetic speech, by espeak-ng." in lines
+    assert [line.split()[0] for line in lines if " ms " in line] == ["20", "30", "40", "60"] * 3
+    report = json.loads((tmp_path / "report.json").read_text())
+    sizes = {name: split["num_utterances"] for name, split in report["splits"].items()}
+    assert sizes.keys() == {"dev", "test", "train"} and (sizes["dev"], sizes["test"]) == (1, 2)
+    assert all(line in (tmp_path / "report.txt").read_text().splitlines() for line in lines[-5:])
+    assert str(tmp_path / "report.json") in printed.err
+
+
+def test_digit_strings_have_a_report_too(tmp_path, capsys):
+    lines = []
+    for number, word in enumerate(("ONE", "TWO")):
+        write_audio(tmp_path / f"{word}.wav", tone(0.3, frequency=300 + 100 * number))
+        entry = {"id": word, "audio": f"{word}.wav", "text": word, "speaker": "ann"}
+        lines.append(json.dumps(entry))
+    (tmp_path / "manifest.jsonl").write_text("\n".join(lines))
+    out = tmp_path / "out"
+    size = ["--num-strings", "3", "--min-length", "2"]
+    assert main(["prepare", "digit-strings", str(tmp_path), str(out), *size]) == 0
+    printed = capsys.readouterr()
+    assert "utterances 3, speakers 1" in printed.out and "frames per label" in printed.out
+    assert {path.name for path in out.iterdir() if path.is_file()} == {
+        "train.jsonl.gz",
+        "report.txt",
+        "report.json",
+    }
+    (rate, *_) = json.loads((out / "report.json").read_text())["splits"]["train"]["frame_rates"]
+    assert rate["milliseconds"] == 20 and rate["num_impossible"] == 0
+    assert str(out / "train.jsonl.gz") in printed.err and "report.txt" in printed.err

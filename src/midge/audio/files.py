@@ -1,7 +1,8 @@
 """Audio files: read whole, in part, or in blocks, always as one channel of float32 samples.
 
 Every format that libsndfile knows is read (WAV, FLAC, Ogg, MP3, ...). A file that cannot be read,
-or that ends before it should, is an error with its name; nothing is cut short in silence.
+that ends before it should, or that has samples which are no finite numbers is an error with its
+name; nothing is cut short in silence.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ def read_audio(
         The samples at the file's own rate.
 
     Raises:
-        AudioError: if the file holds no readable audio, or ends before `start + duration` or
-            before its own header says.
+        AudioError: if the file holds no readable audio, or samples that are no finite numbers, or
+            ends before `start + duration` or before its own header says.
         OSError: if the file cannot be opened.
     """
     blocks = list(audio_blocks(path, start=start, duration=duration, channel=channel))
@@ -143,7 +144,9 @@ def audio_blocks(
             if not len(block):
                 break
             num_read += len(block)
-            yield Audio(_one_channel(block, channel), rate)
+            samples = _one_channel(block, channel)
+            check_finite(path, samples)
+            yield Audio(samples, rate)
         if not num_read:
             yield Audio(np.zeros(0, np.float32), rate)
         _check_length(path, num_read, num_wanted, rate, is_exact=duration is None)
@@ -198,7 +201,22 @@ def _read_block(path: str | Path, file: soundfile.SoundFile, size: int) -> np.nd
 def _one_channel(block: np.ndarray, channel: int | None) -> np.ndarray:
     if channel is not None:
         return np.ascontiguousarray(block[:, channel])
-    return block[:, 0] if block.shape[1] == 1 else block.mean(1, dtype=np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):  # what comes of infinities is refused
+        return block[:, 0] if block.shape[1] == 1 else block.mean(1, dtype=np.float32)
+
+
+def check_finite(name: str | Path, samples: np.ndarray) -> None:
+    """Refuses samples that are NaN or infinite, as files of floats may hold.
+
+    Args:
+        name: of the file, for the message.
+        samples: of any shape.
+
+    Raises:
+        AudioError: if there are some.
+    """
+    if not np.isfinite(samples).all():
+        raise AudioError(f"{name} has samples that are not finite numbers")
 
 
 def _check_part(start: float, duration: float | None, block_seconds: float) -> None:

@@ -22,9 +22,9 @@ manifest, an utterance that cannot be aligned is named and the others go on; the
 
 _EXAMPLES = """\
 examples:
-  midge align runs/demo speech.flac "ONE TWO THREE"
-  midge align runs/demo speech.flac "$(cat speech.txt)" --format textgrid > speech.TextGrid
-  midge align runs/demo --manifest prepared/test.jsonl.gz --format textgrid --output aligned
+  midge align demo/speech/global speech.flac "ONE TWO THREE"
+  midge align demo/speech/global speech.flac "$(cat speech.txt)" --format textgrid > speech.TextGrid
+  midge align demo/speech/global --manifest data/test.jsonl.gz --format textgrid --output aligned
 
 Times are in seconds from the start of the recording, or of the manifest's utterance."""
 

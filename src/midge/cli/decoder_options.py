@@ -18,6 +18,8 @@ NAMES = {
     "num_best": "num_best",
     "confidence": "has_confidence",
     "least_risk": "has_least_risk",
+    "max_expansions": "max_expansions",
+    "search_seconds": "max_seconds",
     "blank_penalty": "blank_penalty",
     "lm_weight": "lm_weight",
     "label_bonus": "label_bonus",
@@ -48,6 +50,26 @@ def add_decoder_options(parser: argparse.ArgumentParser) -> None:
     )
     size = BeamConfig().beam_size
     group.add_argument("--beam-size", type=int, default=size, metavar="N", help=f"({size})")
+    group.add_argument(
+        "--beam-window",
+        type=int,
+        metavar="N",
+        help="frames that a beam looks ahead, to save memory; globally normalized models (all)",
+    )
+    budget = _DEFAULTS.max_expansions
+    group.add_argument(
+        "--max-expansions",
+        type=int,
+        default=budget,
+        metavar="N",
+        help=f"prefixes that sum-path expands at most ({budget})",
+    )
+    group.add_argument(
+        "--search-seconds",
+        type=float,
+        metavar="S",
+        help="time that sum-path may take for each piece of a recording (no limit)",
+    )
     group.add_argument("--lm", type=Path, metavar="ARPA", help="n-gram model of the labels")
     group.add_argument("--phrases", type=Path, metavar="FILE", help="phrases to expect, one a line")
     for name, what in {
@@ -92,11 +114,19 @@ def decoder_of(arguments: argparse.Namespace, recognizer: Recognizer) -> Offline
     model = None
     if arguments.lm is not None:
         model = read_arpa(arguments.lm, label_words(recognizer.tokens))
-    phrases: list[str] = []
-    if arguments.phrases is not None:
-        lines = arguments.phrases.read_text(encoding="utf-8").splitlines()
-        phrases = [line for line in lines if line.strip()]
-    return OfflineDecoder(recognizer, config, model, phrases)
+    return OfflineDecoder(recognizer, config, model, phrases_of(arguments))
+
+
+def phrases_of(arguments: argparse.Namespace) -> list[str]:
+    """The phrases that --phrases names, one for each line that is not empty; none without it.
+
+    Raises:
+        OSError: if the file cannot be read.
+    """
+    if arguments.phrases is None:
+        return []
+    lines = arguments.phrases.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.strip()]
 
 
 def description_of(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -108,6 +138,6 @@ def description_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _config_of(arguments: argparse.Namespace) -> DecoderConfig:
     return DecoderConfig(
-        beam=BeamConfig(beam_size=arguments.beam_size),
+        beam=BeamConfig(beam_size=arguments.beam_size, window=arguments.beam_window),
         **{field: getattr(arguments, name) for name, field in NAMES.items()},
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from midge.cli.mistakes import Mistake, users_own
 from midge.cli.outputs import check_folder, tell
-from midge.demos import label_bias, label_bias_report, speech, speech_report
+from midge.demos import label_bias, label_bias_report, ready_model, speech, speech_report
 from midge.drawing.canvas import require_matplotlib
 from midge.progress import Progress
 from midge.training import TrainingError
@@ -20,7 +20,7 @@ _DESCRIPTION = """\
 Shows what global normalization does. First label bias, on a task where theory gives exact numbers;
 then speech: it speaks a small corpus (synthetic, espeak-ng), trains the same streaming recognizer
 locally and globally normalized for the same number of steps, and compares them on held-out voices.
-All of it ends in one page, DIR/report.html."""
+All of it ends in one page, DIR/report.html. Last, the model that comes with midge transcribes."""
 
 _EXAMPLES = """\
 examples, in the folder of midge:
@@ -207,6 +207,8 @@ def _run_all(arguments: argparse.Namespace) -> int:
         with users_own():
             label_bias_report.save(results, arguments.output)
     _show_speech(job, arguments.output)
+    with users_own():
+        print("\n" + ready_model.told(ready_model.listen(arguments.output)))
     found = _finished_label_bias(arguments.output, config)
     return 0 if found is not None and found["agrees"] else 1
 

@@ -18,7 +18,12 @@ _MEANINGS = {
 def add_endpoint_options(parser: argparse.ArgumentParser) -> None:
     """Adds the rules, and the option to have none, in a group of their own."""
     group = parser.add_argument_group("segments")
-    group.add_argument("--no-endpoints", action="store_true", help="one segment, however long")
+    group.add_argument(
+        "--no-endpoints",
+        action="store_true",
+        help="one segment, however long; the memory of a Conformer without left_context then grows "
+        "with the length",
+    )
     add_rules(group)
 
 

@@ -43,18 +43,19 @@ from midge.progress import Progress
 _DESCRIPTION = """\
 Transcribes every utterance of a manifest, by the best path unless --decoder says otherwise, and
 prints word, character and sentence error rates with confidence intervals (bootstrap over speakers).
-An utterance that cannot be read counts as all deleted, is named, and makes the exit code 1. With
---confidence also how far the confidences of words can be believed. With --streaming each is also
-heard as a stream, chunk by chunk: how late words are shown and last changed, how many are revised,
-and error rates beside the offline one, without trailing silence and with endpoints."""
+An utterance that cannot be read counts as all deleted, is named, and makes the exit code 1. Named
+too are references with characters that the model cannot write. With --confidence also how far the
+confidences of words can be believed. With --streaming each is also heard as a stream, chunk by
+chunk: how late words are shown and last changed, how many are revised, and error rates beside the
+offline one, without trailing silence and with endpoints."""
 
 _EXAMPLES = """\
 examples:
-  midge evaluate runs/demo prepared/test.jsonl.gz --output results
-  midge evaluate runs/demo prepared/test.jsonl.gz --output results --group kind --ids hard.txt
-  midge evaluate runs/other prepared/test.jsonl.gz --output others --compare results
-  midge evaluate runs/demo prepared/test.jsonl.gz --output live --streaming
-  midge evaluate runs/demo prepared/test.jsonl.gz --output sums --decoder sum-path --confidence
+  midge evaluate demo/speech/global data/test.jsonl.gz --output results
+  midge evaluate demo/speech/global data/test.jsonl.gz --output results --group kind --ids hard.txt
+  midge evaluate demo/speech/local data/test.jsonl.gz --output others --compare results
+  midge evaluate demo/speech/global data/test.jsonl.gz --output live --streaming
+  midge evaluate demo/speech/global data/test.jsonl.gz --output sums --decoder sum-path --confidence
 
 writes results.json, hypotheses.jsonl, hypotheses.trn, references.trn and alignments.txt; with
 --confidence also reliability.svg, with --streaming streaming.json. A manifest is what `midge
@@ -126,6 +127,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.seed < 0:
             raise ValueError(f"--seed should be at least 0, got {arguments.seed}")
         utterances = read_manifest(arguments.manifest)
+        if not utterances:
+            raise ValueError(f"{arguments.manifest} should hold utterances, it is empty")
         recognizer = load(arguments.model)
         options = {
             "group_fields": arguments.group,

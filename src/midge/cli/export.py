@@ -16,7 +16,7 @@ parameters are rounded to 16 bits, for half the size; they are 32 bits again whe
 
 _EXAMPLE = """\
 example:
-  midge export runs/demo models/demo --half --description "spoken digits"
+  midge export demo/speech/global models/demo --half --description "spoken digits"
 """
 
 

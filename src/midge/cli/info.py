@@ -21,7 +21,7 @@ looks ahead, and how it was trained."""
 
 _EXAMPLE = """\
 example:
-  midge info runs/demo"""
+  midge info demo/speech/global"""
 
 
 def add_to(commands: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from midge.cli.mistakes import users_own
 from midge.data.digit_strings import join_digits
 from midge.data.importers import IMPORTERS, Found
-from midge.data.preparation import num_recordings, prepare, read_speakers
+from midge.data.preparation import num_recordings, prepare, read_speakers, report_made
 from midge.data.report import Report
 from midge.data.spoken import SHARES, speak_corpus
 from midge.data.workers import num_available_cores
@@ -29,8 +29,7 @@ examples:
   midge prepare spoken data/spoken --minutes 15
   midge prepare digit-strings corpora/fsdd corpora/audiomnist data/digits
 
-each writes <split>.jsonl.gz; importing writes report.txt and report.json too. Each of them has a
---help of its own."""
+each writes <split>.jsonl.gz, report.txt and report.json, and has a --help of its own."""
 
 _SOURCES = {
     "librispeech": (
@@ -133,8 +132,7 @@ def _run_importer(arguments: argparse.Namespace) -> int:
         found = list(IMPORTERS[arguments.importer](arguments.source))
         report = _prepared(found, speakers, arguments)
     print(json.dumps(report.to_json()) if arguments.json else report.summary())
-    written = [*(f"{name}.jsonl.gz" for name in report.manifests), "report.txt", "report.json"]
-    _tell(arguments.output / name for name in written)
+    _tell_written(arguments.output, report)
     return 0 if report.num_utterances else 2
 
 
@@ -199,12 +197,14 @@ def _run_spoken(arguments: argparse.Namespace) -> int:
             num_test=arguments.num_test,
             shares=_shares(arguments.share),
         )
+        notes = ["All of it is synthetic speech, by espeak-ng."]
+        report = report_made(arguments.output, {part.split for part in parts}, notes)
     for part in parts:
         print(
             f"{part.split:6} {part.kind:11} {part.num_utterances:6} utterances "
             f"{part.seconds / 60:6.1f} minutes (synthetic)"
         )
-    _tell_splits(arguments.output, [part.split for part in parts])
+    _tell_made(arguments.output, report)
     return 0
 
 
@@ -277,15 +277,18 @@ def _run_digit_strings(arguments: argparse.Namespace) -> int:
             dev_speakers=held_out["dev"],
             test_speakers=held_out["test"],
         )
+        report = report_made(arguments.output, {part.split for part in parts})
     for part in parts:
         print(f"{part.split:6} {part.num_utterances:6} utterances {part.seconds / 60:6.1f} minutes")
-    _tell_splits(arguments.output, [part.split for part in parts])
+    _tell_made(arguments.output, report)
     return 0
 
 
-def _tell_splits(folder: Path, splits: Iterable[str]) -> None:
-    _tell(folder / f"{split}.jsonl.gz" for split in dict.fromkeys(splits))
+def _tell_made(folder: Path, report: Report) -> None:
+    print(f"\n{report.summary()}")
+    _tell_written(folder, report)
 
 
-def _tell(written: Iterable[Path]) -> None:
-    print("Wrote " + ", ".join(map(str, written)), file=sys.stderr)
+def _tell_written(folder: Path, report: Report) -> None:
+    names = [*(f"{name}.jsonl.gz" for name in report.manifests), "report.txt", "report.json"]
+    print("Wrote " + ", ".join(str(folder / name) for name in names), file=sys.stderr)

@@ -15,8 +15,9 @@ import torch
 from midge.cli import model_argument
 from midge.cli.mistakes import users_own
 from midge.cli.outputs import check_folder, tell
-from midge.decoding.streams import BLOCK_SIZE, MARGIN, StreamingDecoder
+from midge.decoding.streams import BLOCK_SIZE, StreamingDecoder
 from midge.models import Recognizer, default_model_path, load
+from midge.models.best_paths import MARGIN
 from midge.serve.access import Access
 from midge.serve.capacity import measured_capacity
 from midge.serve.endpoints import Endpoint
@@ -37,8 +38,8 @@ reaches it, unless --host says otherwise; a microphone on another machine needs 
 _EXAMPLES = f"""\
 examples:
   midge serve --open
-  midge serve runs/demo --host 0.0.0.0 --certificate cert.pem --key key.pem
-  midge serve runs/demo --port 2701 --max-streams 20 --max-idle-seconds 10
+  midge serve demo/speech/global --host 0.0.0.0 --certificate cert.pem --key key.pem
+  midge serve demo/speech/global --port 2701 --max-streams 20 --max-idle-seconds 10
 
 Ctrl-C or SIGTERM ends it: what was received is decoded and told before. Logs, one JSON object a
 line, go to standard error. {TOKEN_VARIABLE} in the environment does what --token does, and is not

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from midge.audio import audio_blocks, audio_info
+from midge.cli.decoder_options import phrases_of
 from midge.cli.endpoint_options import add_endpoint_options, endpointing_of
 from midge.cli.mistakes import users_own
 from midge.cli.model_argument import add_names, model_and_audio
@@ -21,8 +22,10 @@ from midge.cli.outputs import tell
 from midge.decoding.events import Partial, Segment, event_json
 from midge.decoding.latency import CHUNK_SECONDS
 from midge.decoding.live import follow
+from midge.decoding.offline import PHRASE_BONUS
 from midge.decoding.streams import BLOCK_SIZE, Stream, StreamingDecoder
 from midge.models import load
+from midge.models.best_paths import MARGIN
 from midge.training.interruption import Interruption
 
 MICROPHONE = "microphone"
@@ -35,14 +38,16 @@ of its own; elsewhere than on a terminal only those lines are written."""
 
 _EXAMPLES = """\
 examples:
-  midge stream runs/demo speech.flac
-  midge stream runs/demo speech.flac --fast --json
-  midge stream runs/demo speech.flac --fast --no-endpoints --chunk-seconds 0.05
-  midge stream runs/demo speech.flac --fast --json --confidence --num-best 3
+  midge stream demo/speech/global speech.flac
+  midge stream demo/speech/global speech.flac --fast --json
+  midge stream demo/speech/global speech.flac --fast --no-endpoints --chunk-seconds 0.05
+  midge stream demo/speech/global speech.flac --fast --json --confidence --num-best 3
+  midge stream demo/speech/global speech.flac --fast --phrases names.txt
 
 Without AUDIO the microphone is heard until Ctrl-C; that needs the package sounddevice, by
 `pip install sounddevice`. With --json each line is an event: "partial" (words committed and
-tentative), "final" (a segment that is over), "end_of_speech" (nothing said for long), and "end"."""
+tentative), "final" (a segment that is over), "end_of_speech" (nothing said for long), and "end".
+With --phrases all words may change until a segment is over, which is then decoded again by beam."""
 
 
 def add_to(commands: Any) -> None:
@@ -61,12 +66,17 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--confidence", action="store_true", help="posterior probability of each word, in events"
     )
+    parser.add_argument(
+        "--phrases", type=Path, metavar="FILE", help="phrases to expect, one a line"
+    )
     add_endpoint_options(parser)
     numbers: dict[str, tuple[type, float, str]] = {
         "--num-best": (int, 0, "alternatives of each segment, in events"),
         "--chunk-seconds": (float, CHUNK_SECONDS, "seconds that are heard at a time"),
         "--block-size": (int, BLOCK_SIZE, "frames that are encoded together"),
+        "--margin": (float, MARGIN, "nats below the best at which a state is dropped"),
         "--blank-penalty": (float, 0.0, "nats taken off blank; more words if above 0"),
+        "--phrase-bonus": (float, PHRASE_BONUS, "for each label of a phrase, in nats"),
     }
     for name, (kind, default, meaning) in numbers.items():
         shown = f"{meaning} ({default:g})"
@@ -82,7 +92,9 @@ def _run(arguments: argparse.Namespace) -> int:
         endpointing = endpointing_of(arguments)
         if not arguments.chunk_seconds > 0:
             raise ValueError(f"--chunk-seconds should be above 0, got {arguments.chunk_seconds}")
-        decoder = StreamingDecoder(load(folder), block_size=arguments.block_size)
+        decoder = StreamingDecoder(
+            load(folder), margin=arguments.margin, block_size=arguments.block_size
+        )
         rate, pieces = _source(audio[0] if audio else MICROPHONE, arguments, decoder)
         stream = decoder.stream(
             rate,
@@ -90,6 +102,8 @@ def _run(arguments: argparse.Namespace) -> int:
             blank_penalty=arguments.blank_penalty,
             has_confidence=arguments.confidence,
             num_best=arguments.num_best,
+            phrases=phrases_of(arguments),
+            phrase_bonus=arguments.phrase_bonus,
         )
         for event in follow(stream, pieces):
             screen.show(event)

@@ -16,9 +16,12 @@ from midge.cli.outputs import output_paths, tell, write
 from midge.decoding import FORMATS, StreamingDecoder, stream_files, transcribe_files
 from midge.decoding.files import Found
 from midge.decoding.recordings import MAX_SECONDS
-from midge.decoding.streams import can_run_live
+from midge.encoders import ConformerConfig
 from midge.models import Recognizer, Transcript, load
 from midge.progress import Progress
+
+_LONG_SECONDS = 600.0
+"""From here on memory that grows with a file is worth a warning."""
 
 _DESCRIPTION = """\
 Transcribes audio files of any format, sample rate and length. A model that can run live hears them
@@ -29,11 +32,11 @@ code is then 1."""
 
 _EXAMPLES = """\
 examples:
-  midge transcribe runs/demo speech.flac
-  midge transcribe runs/demo *.wav --format srt --output captions
-  midge transcribe runs/demo *.wav --format trn > hypotheses.trn
-  midge transcribe runs/demo speech.flac --no-endpoints
-  midge transcribe runs/demo speech.flac --format json --decoder sum-path --num-best 5 --confidence
+  midge transcribe demo/speech/global speech.flac
+  midge transcribe demo/speech/global *.wav --format srt --output captions
+  midge transcribe demo/speech/global *.wav --format trn > hypotheses.trn
+  midge transcribe demo/speech/global speech.flac --no-endpoints
+  midge transcribe demo/speech/global speech.flac --decoder sum-path --num-best 5 --format json
 
 Without --output the result goes to standard output; the text of several files with their names
 before it. With --output each file has one of its own there."""
@@ -96,16 +99,21 @@ def _transcriber(
     endpointing = endpointing_of(arguments)
     if not arguments.max_seconds >= 1:
         raise ValueError(f"--max-seconds should be at least 1, got {arguments.max_seconds}")
-    live = live_options_of(arguments) if can_run_live(recognizer) else None
+    live = live_options_of(arguments) if recognizer.can_run_live else None
     if live is not None:
         if not recognizer.lattice.alignment.has_blank:
             endpointing = None  # such a model never waits
         decoder = StreamingDecoder(recognizer)
         rate = recognizer.front_end.config.sample_rate
         decoder.stream(rate, endpointing=endpointing, **live)  # what is refused is refused here
-        return lambda paths, progress: stream_files(
-            decoder, paths, progress=progress, endpointing=endpointing, **live
-        )
+        options = {"endpointing": endpointing, **live}
+
+        def streamed(paths: Sequence[Path], progress: Callable[[float], object]) -> Found:
+            if endpointing is None:
+                _warn_of_memory(recognizer, paths)
+            return stream_files(decoder, paths, progress=progress, **options)
+
+        return streamed
     refuse_rules(
         arguments,
         "streams: it needs a model that can run live, and --decoder max-path without a language "
@@ -115,6 +123,21 @@ def _transcriber(
     return lambda paths, progress: transcribe_files(
         whole, paths, max_seconds=arguments.max_seconds, progress=progress
     )
+
+
+def _warn_of_memory(recognizer: Recognizer, paths: Sequence[Path]) -> None:
+    """Says so, once, if a long file as one segment takes memory that grows with its length."""
+    encoder = recognizer.config.encoder
+    if not isinstance(encoder, ConformerConfig) or encoder.left_context is not None:
+        return
+    for path in paths:
+        if _seconds(path) > _LONG_SECONDS:
+            tell(
+                f"warning: {path} is longer than {_LONG_SECONDS / 60:g} minutes, and as one "
+                "segment takes memory that grows with its length: this encoder keeps all that it "
+                "has heard. Endpoints, or a model with encoder.left_context, bound it"
+            )
+            return
 
 
 class _WholeSeconds:
@@ -132,13 +155,15 @@ class _WholeSeconds:
 
 def _total_seconds(names: Sequence[str]) -> int:
     """Length of all files that can be read, by their headers."""
-    total = 0.0
-    for name in names:
-        try:
-            total += audio_info(name).duration or 0.0
-        except (ValueError, OSError):
-            continue  # told when its turn comes
-    return int(total)
+    return int(sum(map(_seconds, names)))
+
+
+def _seconds(path: str | Path) -> float:
+    """Length of a file by its header; 0 of one that cannot be read, which is told in its turn."""
+    try:
+        return audio_info(path).duration
+    except (ValueError, OSError):
+        return 0.0
 
 
 def _text(

@@ -123,7 +123,7 @@ def _without_notices() -> Iterator[None]:
 
 def _decoded(utterance: Utterance) -> Checked:
     num_samples, sample_rate, peak = 0, 0, 0.0
-    is_finite, is_clipped = True, False
+    is_clipped = False
     try:
         if utterance.member is None and not utterance.cut:
             num_channels = audio_info(utterance.audio).num_channels
@@ -134,14 +134,11 @@ def _decoded(utterance: Utterance) -> Checked:
             num_samples += len(block.samples)
             level = np.abs(block.samples)
             peak = max(peak, float(level.max(initial=0.0)))
-            is_finite = is_finite and bool(np.isfinite(level).all())
             is_clipped = is_clipped or _has_run(level >= _FULL_SCALE)
     except (ValueError, OSError) as error:
         return Checked(None, str(error))
     if not num_samples:
         return Checked(None, "its recording is empty")
-    if not is_finite:
-        return Checked(None, "its recording has samples that are no finite numbers")
     if not peak:
         return Checked(None, "its recording is silent, every sample is 0")
     return Checked(Recording(sample_rate, num_samples, num_channels), "", is_clipped)

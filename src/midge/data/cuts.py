@@ -44,6 +44,9 @@ def from_cut(
     Raises:
         ValueError: for a cut without audio or of another form.
     """
+    supervisions = cut.get("supervisions") or [{}]
+    if not isinstance(supervisions, list) or not all(isinstance(x, dict) for x in supervisions):
+        raise ValueError(f"supervisions should be a list of objects, got {supervisions!r:.60}")
     if not _is_plain(cut, has_member=member is not None):
         return [_from_lhotse(cut)]
     recording, channel, path = _recording(cut)
@@ -52,7 +55,6 @@ def from_cut(
     shared: dict[str, Any] = {"recording": recording, "channel": channel}
     shared["audio"] = located(member[0] if member else path, folder)
     shared["member"] = member[1] if member else None
-    supervisions = cut.get("supervisions") or [{}]
     if len(supervisions) == 1:
         return [_segment(cut["id"], cut["start"], cut["duration"], supervisions[0], shared)]
     return [

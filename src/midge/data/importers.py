@@ -104,7 +104,9 @@ def import_manifest(source: Path) -> Iterator[Found]:
     Args:
         source: the file, or Shar's folder. A field `split` is the split.
     """
+    is_empty = True
     for where, found in manifest_entries(source):
+        is_empty = False
         if isinstance(found, ValueError):
             yield Found("", Rejection(where, "", str(found)))
             continue
@@ -112,6 +114,8 @@ def import_manifest(source: Path) -> Iterator[Found]:
             group = dict(utterance.group)
             split = group.pop("split", "")
             yield Found(split, dataclasses.replace(utterance, group=group))
+    if is_empty:
+        raise ValueError(f"{source} should hold utterances, it is empty")
 
 
 def import_table(source: Path) -> Iterator[Found]:
@@ -129,15 +133,17 @@ def import_table(source: Path) -> Iterator[Found]:
             file,
             delimiter="\t" if is_tabbed else ",",
             quoting=csv.QUOTE_NONE if is_tabbed else csv.QUOTE_MINIMAL,
+            strict=True,  # else a quote that nobody ends takes the rest of the table for a text
         )
-        columns = _columns(source, rows.fieldnames or ())
-        for row in rows:
-            where = f"{source}, line {rows.line_num}"
-            if None in row or None in row.values():
-                count = len(rows.fieldnames or ())
-                yield Found("", Rejection(where, "", f"should have {count} columns"))
-            else:
-                yield _from_row(row, columns, source.parent)
+        try:
+            yield from _from_rows(source, rows)
+        except csv.Error as error:
+            raise ValueError(
+                f"{source}, line {rows.reader.line_num} is no row of a table: {error}; every quote "
+                'needs a second one, and inside quotes a quote is written as ""'
+            ) from error
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{source} is no UTF-8 text: {error}") from error
 
 
 def import_folder(source: Path) -> Iterator[Found]:
@@ -274,6 +280,20 @@ def _columns(source: Path, names: Iterable[str]) -> dict[str, str]:
                 "the first line should be a header, and a file of tabs should end in .tsv"
             )
     return columns
+
+
+def _from_rows(source: Path, rows: csv.DictReader[str]) -> Iterator[Found]:
+    columns = _columns(source, rows.fieldnames or ())
+    is_empty = True
+    for row in rows:
+        is_empty = False
+        if None in row or None in row.values():
+            where, count = f"{source}, line {rows.line_num}", len(rows.fieldnames or ())
+            yield Found("", Rejection(where, "", f"should have {count} columns"))
+        else:
+            yield _from_row(row, columns, source.parent)
+    if is_empty:
+        raise ValueError(f"{source} should hold utterances, it has a header alone")
 
 
 def _from_row(row: Mapping[str, str], columns: Mapping[str, str], folder: Path) -> Found:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from midge.audio import Audio, AudioError, Augmentation, FrontEnd
+from midge.audio import Audio, Augmentation, FrontEnd
 from midge.data.plan import PlannedBatch, plan_in_order, shard
 from midge.data.utterances import Utterance
 from midge.data.workers import Workers
@@ -278,8 +278,6 @@ def _load_example(having: _Ingredients, number: int, epoch: int) -> _Example | S
 def _augmented(
     audio: Audio, augmentation: Augmentation | None, utterance_id: str, epoch: int
 ) -> Audio:
-    if not np.isfinite(audio.samples).all():
-        raise AudioError("its samples are not finite")
     if augmentation is None:
         return audio
     changed = augmentation.waveform(
@@ -302,7 +300,7 @@ def _mels_of(
 ) -> np.ndarray | Skipped:
     utterance = utterances[number]
     try:
-        audio = _augmented(utterance.load(), None, utterance.id, 0)
+        audio = utterance.load()
         mels: np.ndarray = front_end.mels(audio.samples, audio.sample_rate).numpy()
     except (ValueError, OSError) as error:
         return Skipped(utterance.id, str(error))

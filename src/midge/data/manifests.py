@@ -26,6 +26,8 @@ _KNOWN = frozenset(
     + ("duration", "start", "offset", "words", "phones")
 )
 """Fields of a JSON line that have a meaning; all others are groups."""
+_MALFORMED = (ValueError, TypeError, AttributeError, OverflowError, OSError)
+"""What an entry of another form raises; OSError: an audio file to look at."""
 
 
 class ManifestError(ValueError):
@@ -118,7 +120,7 @@ def _file_entries(
             yield where, _utterances(entry, path.parent, member)
         except KeyError as error:
             yield where, ManifestError(f"there is no {error.args[0]!r}")
-        except (ValueError, TypeError, OSError) as error:  # OSError: an audio file to look at
+        except _MALFORMED as error:
             yield where, error if isinstance(error, ValueError) else ManifestError(str(error))
 
 

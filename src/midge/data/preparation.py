@@ -10,7 +10,7 @@ import numpy as np
 
 from midge.data.checks import Checked, Place, check_recordings, check_utterance, place_of
 from midge.data.importers import Found, Rejection
-from midge.data.manifests import write_manifest
+from midge.data.manifests import read_manifest, write_manifest
 from midge.data.report import Report, describe, write_report
 from midge.data.utterances import Utterance
 
@@ -88,6 +88,30 @@ def prepare(
         notes=notes,
     )
     write_report(report, out_dir)
+    return report
+
+
+def report_made(folder: Path, splits: Iterable[str], notes: Sequence[str] = ()) -> Report:
+    """Reports on a corpus that midge has made itself, and writes report.txt and report.json.
+
+    Args:
+        folder: holds a manifest `<split>.jsonl.gz` of each split.
+        splits: their names; one without utterances is left out.
+        notes: what else the user should know.
+
+    Raises:
+        OSError: if something cannot be read or written.
+    """
+    found = {name: read_manifest(folder / f"{name}.jsonl.gz") for name in splits}
+    report = Report(
+        splits={name: describe(found[name]) for name in sorted(found) if found[name]},
+        manifests=sorted(found),
+        rejections=(),
+        clipped=(),
+        mixed=(),
+        notes=notes,
+    )
+    write_report(report, folder)
     return report
 
 

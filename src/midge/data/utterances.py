@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import soundfile  # type: ignore[import-untyped]
 
-from midge.audio.files import Audio, AudioError, audio_blocks, audio_info, read_audio
+from midge.audio.files import (
+    Audio,
+    AudioError,
+    audio_blocks,
+    audio_info,
+    check_finite,
+    read_audio,
+)
 
 
 class WordTime(NamedTuple):
@@ -97,9 +105,9 @@ class Utterance:
     """A Lhotse cut as JSON which Lhotse itself has to load; "" for plain audio."""
 
     def __post_init__(self) -> None:
-        if not self.duration >= 0 or not self.start >= 0:
+        if not 0 <= self.duration < math.inf or not 0 <= self.start < math.inf:
             raise ValueError(
-                f"{self.id}: start and duration should be at least 0, "
+                f"{self.id}: start and duration should be finite and at least 0, "
                 f"got {self.start} and {self.duration}"
             )
         if self.is_whole and self.start:
@@ -148,6 +156,7 @@ def _load_member(utterance: Utterance, start: float = 0.0, duration: float | Non
     first = round(start * rate)
     num_samples = len(samples) - first if duration is None else round(duration * rate)
     part = samples[first : first + num_samples]
+    check_finite(f"{utterance.id} in {utterance.audio}", part)
     channel = utterance.channel
     return Audio(part.mean(1) if channel is None else part[:, channel].copy(), rate)
 
@@ -173,4 +182,5 @@ def _load_cut(utterance: Utterance) -> Audio:
         samples = np.asarray(cut.load_audio(), dtype=np.float32)
     except Exception as error:  # whatever a decoder, a network or a command may raise
         raise AudioError(f"{utterance.id}: Lhotse cannot load this cut: {error}") from error
+    check_finite(utterance.id, samples)
     return Audio(samples.reshape(-1, samples.shape[-1]).mean(0), cut.sampling_rate)

@@ -287,7 +287,7 @@ class _Search:
 
     def _is_beaten(self, beam: Beam, ended: Sequence[_Ended], num_best: int) -> bool:
         """Whether nothing that goes on can come among the best: a probability only shrinks."""
-        if self._fusion != Fusion() or self._lattice.needs_denominator or len(ended) < num_best:
+        if self._fusion != Fusion() or self._backward is not None or len(ended) < num_best:
             return False
         return bool(beam.waiting.max() < ended[-1].weight)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from midge.decoding.confidence import share_interval
 from midge.decoding.errors import align, count_errors
 from midge.decoding.evaluation import Evaluation, UtteranceResult
 from midge.drawing.canvas import require_matplotlib
@@ -33,7 +34,6 @@ LEAST_DOUBT = 1e-6
 """A confidence is taken as no surer than this in the cross entropy, where 0 and 1 weigh infinitely.
 
 A single wrong word with confidence 1 would otherwise be the whole figure."""
-_NORMAL_QUANTILE = 1.959964  # 97.5 %
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,7 @@ class Bin:
         """
         if not self.num_words:
             return 0.0, 1.0
-        count, share = self.num_words, self.share_right
-        spread = _NORMAL_QUANTILE**2 / count
-        centre = (share + spread / 2) / (1 + spread)
-        half = math.sqrt(spread * (share * (1 - share) + spread / 4)) / (1 + spread)
-        return min(share, centre - half), max(share, centre + half)
+        return share_interval(self.share_right, self.num_words)
 
 
 @dataclass(frozen=True)

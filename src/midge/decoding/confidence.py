@@ -5,7 +5,8 @@ sequences y in which it is a match, in the alignment of least edit distance of y
 is no product of softmax peaks, and knows of every other way to say the rest of the utterance.
 
 The sequences are the n best with their exact probabilities, samples, or both. What the n best leave
-open is an interval: none of the other sequences may have the word, or all of them.
+open is an interval: none of the other sequences may have the word, or all of them. Samples alone
+give an interval that holds with 95 % probability. Scores that are no probabilities give none.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Posterior:
     Args:
         known: sequences with their probabilities, each at most once.
         samples: sequences drawn from the whole distribution; those that are known count no more.
+        is_relative: whether the probabilities are shares of what is known, of whose rest nothing
+            is known.
 
     Example:
         >>> found = Posterior({(1, 2): 0.7, (1,): 0.2}, samples=[(1, 2), (3,), (1, 3)])
@@ -55,6 +58,8 @@ class Posterior:
     """Probability of each sequence, the most probable first."""
     samples: Sequence[Labels] = ()
     """Sequences drawn from the distribution."""
+    is_relative: bool = False
+    """Whether the probabilities are of the known sequences among themselves alone."""
 
     def __post_init__(self) -> None:
         if wrong := [p for p in self.known.values() if not 0.0 <= p <= 1.0 + 1e-6]:
@@ -103,10 +108,53 @@ class Confidence:
 
     value: float
     """The estimate: of what is known, and of samples where there are any."""
-    low: float
-    """What is known for certain: none of the unexplored sequences agrees."""
-    high: float
-    """The same if all of them agree."""
+    low: float | None = None
+    """The least that it can be: none of the unexplored sequences agrees. None if unknown."""
+    high: float | None = None
+    """The most: all of them agree."""
+    level: float = 1.0
+    """How probable it is that low and high hold: 1 is for certain, less is by samples."""
+
+
+SAMPLED_LEVEL = 0.95
+"""Of the interval of a confidence that was sampled."""
+_NORMAL_QUANTILE = 1.959964  # 97.5 %
+
+
+def share_interval(share: float, count: int) -> tuple[float, float]:
+    """Where a share may lie that was found in independent cases, at 95 % (Wilson, 1927).
+
+    Args:
+        share: that was found; it is inside.
+        count: of how many cases, at least 1.
+
+    Example:
+        >>> low, high = share_interval(1.0, 10)
+        >>> round(low, 2), high
+        (0.72, 1.0)
+    """
+    spread = _NORMAL_QUANTILE**2 / count
+    centre = (share + spread / 2) / (1 + spread)
+    half = math.sqrt(spread * (share * (1 - share) + spread / 4)) / (1 + spread)
+    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
+
+
+def sampled_confidence(share: float, num_samples: int) -> Confidence:
+    """A confidence by how many of some independent samples agree.
+
+    The value counts half a sample more for each side: so few cannot tell what is rarer.
+
+    Args:
+        share: of the samples that agree.
+        num_samples: how many there are, at least 1.
+
+    Example:
+        >>> found = sampled_confidence(0.9, 100)
+        >>> round(found.low, 3), round(found.value, 3), round(found.high, 3), found.level
+        (0.826, 0.896, 0.945, 0.95)
+    """
+    value = (share * num_samples + 0.5) / (num_samples + 1)
+    return Confidence(value, *share_interval(share, num_samples), level=SAMPLED_LEVEL)
 
 
 def confidences(
@@ -120,7 +168,8 @@ def confidences(
         spell: from labels to the units asked about, such as words.
 
     Returns:
-        One for each unit that the answer spells. The value lies between low and high.
+        One for each unit that the answer spells. The value lies between low and high, which are
+        None if the posterior is relative.
 
     Example:
         >>> found = Posterior({(1, 2): 0.6, (1, 3): 0.3})
@@ -130,6 +179,8 @@ def confidences(
     units = spell(answer)
     certain = _matching(units, posterior.known.items(), spell)
     total = _matching(units, posterior.shares(), spell)
+    if posterior.is_relative:
+        return [Confidence(min(1.0, value)) for value in total]
     unexplored = posterior.unexplored
     return [
         Confidence(min(1.0, value), min(1.0, low), min(1.0, low + unexplored))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+import numpy as np
 
 from midge.decoding.confidence import Confidence
 from midge.models import TimedWord, Transcript
@@ -46,6 +48,33 @@ class DecodedTranscript(Transcript):
 
     segments: tuple[DecodedSegment, ...] = ()
     """In order; all words together are those of the transcript."""
+
+
+def with_segments(transcript: Transcript, *segments: DecodedSegment) -> DecodedTranscript:
+    """The transcript with what was found in its segments."""
+    fields = {field.name: getattr(transcript, field.name) for field in _TRANSCRIPT_FIELDS}
+    return DecodedTranscript(**fields, segments=segments)
+
+
+_TRANSCRIPT_FIELDS = dataclasses.fields(Transcript)
+
+
+def by_text(alternatives: Iterable[Alternative], num_best: int) -> tuple[Alternative, ...]:
+    """Alternatives of different texts, the best first.
+
+    Several label sequences may spell one text; their probabilities are summed.
+
+    Args:
+        alternatives: any.
+        num_best: how many to list at most.
+    """
+    found: dict[str, Alternative] = {}
+    for each in alternatives:
+        other = found.get(each.text, Alternative(each.text, -math.inf, -math.inf))
+        total = float(np.logaddexp(other.log_probability, each.log_probability))
+        score = float(np.logaddexp(other.score, each.score))
+        found[each.text] = Alternative(each.text, min(0.0, total), score)  # above 0 is rounding
+    return tuple(sorted(found.values(), key=lambda each: -each.score)[:num_best])
 
 
 def shifted(transcript: Transcript, seconds: float, num_frames: int) -> Transcript:

@@ -30,12 +30,15 @@ from midge.decoding.bootstrap import (
 from midge.decoding.errors import ErrorCounts, TextErrors, text_errors
 from midge.decoding.recordings import BATCH_SECONDS, transcribe_batch
 from midge.models import Recognizer, TimedWord, Transcript
+from midge.tokens import Tokens
 
 ALL = "all"
 """Name of the group of all utterances."""
 Decode = Callable[[Sequence[Utterance], Sequence[Audio]], Sequence[Transcript]]
 """From utterances and their audio to what was said in each."""
 _KINDS = ("words", "characters", "sentences")
+_NOT_SYNTHETIC = ("", "0", "no", "none", "false")
+"""Values of the manifest field `synthetic` that deny it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,10 @@ class UtteranceResult:
     """The recognized words with their times."""
     failure: str | None = None
     """Why the audio could not be read."""
+    uncovered: str = ""
+    """Characters of the reference that the model has no label for: it cannot write these words."""
+    is_synthetic: bool = False
+    """Whether a program spoke it, as its manifest says by a field `synthetic`."""
 
     @cached_property
     def errors(self) -> TextErrors:
@@ -126,6 +133,20 @@ class Evaluation:
         return tuple(result for result in self.results if result.failure is not None)
 
     @property
+    def uncovered(self) -> tuple[UtteranceResult, ...]:
+        """The utterances with a character that the model has no label for; they are scored too."""
+        return tuple(result for result in self.results if result.uncovered)
+
+    @property
+    def speech(self) -> str:
+        """What the figures are to be called if not all was spoken by people; else empty."""
+        num_synthetic = sum(result.is_synthetic for result in self.results)
+        if not num_synthetic:
+            return ""
+        is_all = num_synthetic == len(self.results)
+        return "synthetic speech" if is_all else "partly synthetic speech"
+
+    @property
     def audio_seconds(self) -> float:
         """Length of all audio that was decoded."""
         return sum(result.seconds for result in self.results if result.failure is None)
@@ -192,7 +213,7 @@ def evaluate(
         for utterance in batch:
             results[utterance.id] = _result(
                 utterance,
-                recognizer.tokens.normalize(utterance.text),
+                recognizer.tokens,
                 groups[utterance.id],
                 by_id.get(utterance.id) or failures[utterance.id],
             )
@@ -356,14 +377,16 @@ def _loaded(batch: Sequence[Utterance]) -> tuple[dict[str, Audio], dict[str, str
 
 
 def _result(
-    utterance: Utterance, reference: str, groups: tuple[str, ...], found: Transcript | str
+    utterance: Utterance, tokens: Tokens, groups: tuple[str, ...], found: Transcript | str
 ) -> UtteranceResult:
     """A transcript, or the reason why there is none, as a result."""
     shared: dict[str, Any] = {
         "id": utterance.id,
-        "reference": reference,
+        "reference": tokens.normalize(utterance.text),
         "speaker": utterance.speaker,
         "groups": groups,
+        "uncovered": tokens.uncovered(utterance.text),
+        "is_synthetic": utterance.group.get("synthetic", "").casefold() not in _NOT_SYNTHETIC,
     }
     if isinstance(found, str):
         return UtteranceResult(hypothesis="", seconds=utterance.duration, failure=found, **shared)

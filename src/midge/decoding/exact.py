@@ -64,6 +64,9 @@ class SumPath:
     """Number of prefixes whose continuations were computed."""
     seconds: float
     """Time it took, backward weights included."""
+    has_one_path_each: bool = False
+    """Whether every label sequence of the lattice has one path at most, as on a label-dependent
+    lattice or without blank: then the best path is the answer, and no search was needed."""
 
     @property
     def labels(self) -> list[int]:
@@ -92,7 +95,7 @@ def sum_path(
 
     Where each label sequence has one path, as on a label-dependent lattice or without blank, none
     of this is needed: the best path is the answer. The bound is then exact, and following that
-    path is the whole search.
+    path is the whole search; the result says so (`SumPath.has_one_path_each`).
 
     Args:
         lattice: a lattice with finitely many states.
@@ -349,6 +352,7 @@ class _Search:
             rounding=self._rounding,
             num_expansions=self._num_expansions,
             seconds=time.monotonic() - self._started,
+            has_one_path_each=self._is_single,
         )
 
 

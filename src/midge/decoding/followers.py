@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from midge.alignments import LabelDependent, LabelFrameDependent
@@ -108,7 +109,8 @@ def backward_weights(
 ) -> Backward | None:
     """Backward weights where they are not 1 for every state, as in a locally normalized lattice."""
     alignment, context = lattice.alignment, lattice.context
-    if not lattice.needs_denominator or not FlatStates(lattice).is_finite:
+    count = torch.tensor(len(frames), device=frames.device)
+    if not lattice.needs_denominator_of(frames, count) or not FlatStates(lattice).is_finite:
         return None
     assert isinstance(context, FiniteContext)
     if window is None or isinstance(alignment, LabelDependent):

@@ -48,6 +48,9 @@ class SimulatedStream:
     final_latency: float
     """Measured: seconds from the end of the sound to the final result, if chunks come in real time
     and wait until those before them are done."""
+    real_time_factor: float
+    """Measured: seconds of decoding, partial results included, per second of sound; NaN without
+    any."""
 
 
 @dataclass(frozen=True)
@@ -118,18 +121,21 @@ def simulate(
         raise ValueError(f"chunk_seconds should be at least one sample, got {chunk_seconds}")
     stream = decoder.stream(audio.sample_rate, blank_penalty=blank_penalty)
     shown = [Shown(0.0, (), 0)]
-    done = 0.0
+    done = busy = 0.0
     for first in range(0, len(audio.samples), size):
         started = time.perf_counter()
         stream.accept(audio.samples[first : first + size])
         now = _look(stream)
-        done = max(done, stream.seconds) + time.perf_counter() - started
+        taken = time.perf_counter() - started
+        done, busy = max(done, stream.seconds) + taken, busy + taken
         if (now.words, now.num_committed) != (shown[-1].words, shown[-1].num_committed):
             shown.append(now)
     started = time.perf_counter()
     transcript = stream.finish()
-    done = max(done, stream.seconds) + time.perf_counter() - started
-    return SimulatedStream((*shown, _look(stream)), transcript, done - stream.seconds)
+    taken = time.perf_counter() - started
+    done, busy = max(done, stream.seconds) + taken, busy + taken
+    factor = busy / stream.seconds if stream.seconds else math.nan
+    return SimulatedStream((*shown, _look(stream)), transcript, done - stream.seconds, factor)
 
 
 def _look(stream: Stream) -> Shown:

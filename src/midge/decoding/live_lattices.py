@@ -6,10 +6,11 @@ from functools import cached_property
 
 from midge.decoding.blank_penalty import with_blank_penalty
 from midge.decoding.live_alternatives import MAX_SEARCH_SECONDS, LiveAlternatives
+from midge.decoding.live_phrases import LivePhrases
 from midge.decoding.live_posteriors import MAX_WINDOW_SECONDS, LiveConfidence, TailSampler
+from midge.decoding.offline import OfflineDecoder
 from midge.decoding.open_segment import OpenSegment
-from midge.lattices import BestPathSearch
-from midge.models import Recognizer
+from midge.models import BestPathRules, Recognizer
 
 
 class LiveLattice:
@@ -17,20 +18,17 @@ class LiveLattice:
 
     Args:
         recognizer: the model.
-        margin: of the search, in nats.
-        max_tail: of the search, in frames.
+        rules: of the search.
         blank_penalty: see `with_blank_penalty`.
     """
 
-    def __init__(
-        self, recognizer: Recognizer, margin: float, max_tail: int | None, blank_penalty: float
-    ) -> None:
+    def __init__(self, recognizer: Recognizer, rules: BestPathRules, blank_penalty: float) -> None:
         """Embeds the context states."""
         self._recognizer = recognizer
         self._lattice = recognizer.lattice
         if blank_penalty:
             self._lattice = with_blank_penalty(self._lattice, blank_penalty)
-        self.search = BestPathSearch(self._lattice, margin, max_tail)
+        self.search = rules.search(self._lattice, recognizer.front_end.frame_seconds)
 
     @cached_property
     def _sampler(self) -> TailSampler:
@@ -38,7 +36,13 @@ class LiveLattice:
         return TailSampler(self._lattice)
 
     def open_segment(
-        self, number: int, first: int, *, has_confidence: bool, num_best: int
+        self,
+        number: int,
+        first: int,
+        *,
+        has_confidence: bool,
+        num_best: int,
+        decoder: OfflineDecoder | None = None,
     ) -> OpenSegment:
         """Starts a segment.
 
@@ -47,6 +51,7 @@ class LiveLattice:
             first: its first frame, counted from the beginning of the stream.
             has_confidence: whether its words get confidences.
             num_best: how many alternatives it lists at its end.
+            decoder: what decodes it at its end, where phrases are expected.
         """
         recognizer, tokens = self._recognizer, self._recognizer.tokens
         confidence = alternatives = None
@@ -54,10 +59,13 @@ class LiveLattice:
             confidence = LiveConfidence(
                 self._sampler, tokens, num_frames(recognizer, MAX_WINDOW_SECONDS)
             )
-        if num_best:
+        if num_best and decoder is None:
             longest = num_frames(recognizer, MAX_SEARCH_SECONDS)
             alternatives = LiveAlternatives(self._lattice, self._sampler, tokens, num_best, longest)
-        return OpenSegment(recognizer, self.search, number, first, confidence, alternatives)
+        phrases = None if decoder is None else LivePhrases(decoder)
+        return OpenSegment(
+            recognizer, self.search, number, first, confidence, alternatives, phrases
+        )
 
 
 def num_frames(recognizer: Recognizer, seconds: float) -> int:

@@ -21,7 +21,14 @@ import torch
 from torch import Tensor
 
 from midge.contexts import FiniteContext
-from midge.decoding.confidence import Labels, Posterior, confidences
+from midge.decoding.confidence import (
+    SAMPLED_LEVEL,
+    Confidence,
+    Labels,
+    Posterior,
+    confidences,
+    sampled_confidence,
+)
 from midge.decoding.errors import align
 from midge.lattices import RecognitionLattice
 from midge.lattices.paths import path_of_symbols, sample_paths
@@ -147,7 +154,7 @@ class LiveConfidence:
         self._sampler = sampler
         self._tokens = tokens
         self._max_num_frames = max_num_frames
-        self._older: list[tuple[str, float]] = []
+        self._older: list[tuple[str, Confidence]] = []
         """The first words, which end before the window, as they were when it left them behind."""
 
     @property
@@ -157,7 +164,7 @@ class LiveConfidence:
             return None
         return self.window.first + len(self.window.frames) - self._max_num_frames // 2
 
-    def values(self, labels: Sequence[int], state: int, words: Sequence[str]) -> list[float]:
+    def values(self, labels: Sequence[int], state: int, words: Sequence[str]) -> list[Confidence]:
         """The confidences of words of the best path that are not committed.
 
         Args:
@@ -178,7 +185,7 @@ class LiveConfidence:
         """Takes note that the first words are asked for no more."""
         del self._older[:num_words]
 
-    def shorten(self, first: int, older: Iterable[tuple[str, float]]) -> None:
+    def shorten(self, first: int, older: Iterable[tuple[str, Confidence]]) -> None:
         """Begins the window later.
 
         Args:
@@ -188,26 +195,34 @@ class LiveConfidence:
         self.window.begin_at(first)
         self._older = list(older)
 
-    def _older_values(self, words: Sequence[str]) -> list[float]:
+    def _older_values(self, words: Sequence[str]) -> list[Confidence]:
         """Of words that end before the window.
 
         One that has taken the place of another since then has what that one left, which is at least
         what it had itself.
         """
-        values: list[float] = []
+        values: list[Confidence] = []
         known = iter(self._older)
         for pair in align([text for text, _ in self._older], words):
-            value = 0.5 if pair.reference is None else next(known)[1]
+            before = _UNKNOWN if pair.reference is None else next(known)[1]
             if pair.hypothesis is not None:
-                values.append(value if pair.operation == "=" else 1.0 - value)
+                values.append(before if pair.operation == "=" else _left_by(before))
         return values
 
-    def _sampled(self, labels: Sequence[int], state: int) -> list[float]:
+    def _sampled(self, labels: Sequence[int], state: int) -> list[Confidence]:
         samples = self._sampler.sample(self.window.frames, state)
         found = confidences(tuple(labels), Posterior({}, samples), self._words)
-        # So many samples cannot tell what is rarer: half a one is right, and half a one wrong.
-        count = len(samples)
-        return [(each.value * count + 0.5) / (count + 1) for each in found]
+        return [sampled_confidence(each.value, len(samples)) for each in found]
 
     def _words(self, labels: Labels) -> Sequence[Hashable]:
         return [word.text for word in self._tokens.words(labels)]
+
+
+_UNKNOWN = Confidence(0.5, 0.0, 1.0, SAMPLED_LEVEL)
+"""Of a word that nothing was known of when it could be looked at."""
+
+
+def _left_by(taken: Confidence) -> Confidence:
+    """The confidence of a word in the place of another."""
+    low = 0.0 if taken.low is None else taken.low
+    return Confidence(1.0 - taken.value, 0.0, 1.0 - low, taken.level)

@@ -31,17 +31,26 @@ from midge.decoding.confidence import (
     emission_frames,
     with_confidence,
 )
-from midge.decoding.decoded import Alternative, DecodedSegment, DecodedTranscript
+from midge.decoding.decoded import (
+    Alternative,
+    DecodedSegment,
+    DecodedTranscript,
+    with_segments,
+)
 from midge.decoding.exact import sum_path
 from midge.decoding.fusion import Fusion, LabelScorer, fused_lattice
 from midge.decoding.language_models import NgramModel
 from midge.decoding.risk import least_risk
-from midge.lattices import greedy_path
-from midge.models import Recognizer, Transcript
+from midge.lattices import BestPathSearch, greedy_path
+from midge.models import BestPathRules, Recognizer, Transcript
+from midge.models.best_paths import MARGIN, MAX_TAIL_SECONDS
 from midge.models.transcripts import transcript_of
 
 NUM_SEQUENCES = 50
 """How many sequences are searched for where confidences or risks are wanted; so wide is a beam."""
+
+PHRASE_BONUS = 1.5
+"""For each label of a phrase, in nats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +65,14 @@ class DecoderConfig:
     """Whether words get their posterior probabilities."""
     has_least_risk: bool = False
     """Whether to answer by the fewest expected word errors among the sequences listed."""
+    margin: float = MARGIN
+    """Of the best path, in nats, where the model can run live; see `BestPathRules`."""
+    max_tail_seconds: float | None = MAX_TAIL_SECONDS
+    """The same."""
     max_expansions: int = 1000
     """Budget of the exact search."""
+    max_seconds: float | None = None
+    """How long the exact search may take for each piece of a recording; None is no limit."""
     beam: BeamConfig = field(default_factory=BeamConfig)
     """How wide the beam is."""
     num_samples: int = 100
@@ -70,7 +85,7 @@ class DecoderConfig:
     """For each label, in nats."""
     internal_lm_weight: float = 0.0
     """How much of the model's own language model to subtract; by beam only."""
-    phrase_bonus: float = 1.5
+    phrase_bonus: float = PHRASE_BONUS
     """For each label of a phrase, in nats."""
 
     def __post_init__(self) -> None:
@@ -83,11 +98,17 @@ class DecoderConfig:
             )
         if self.has_least_risk and self.search == "max-path":
             raise ValueError("has_least_risk needs sequences; search by sum-path or beam")
-        for name, least in (("max_expansions", 1), ("num_samples", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} should be at least {least}, got {getattr(self, name)}")
+        for name, least in (("max_expansions", 1), ("max_seconds", 0), ("num_samples", 0)):
+            value = getattr(self, name)
+            if value is not None and not value >= least:
+                raise ValueError(f"{name} should be at least {least}, got {value}")
+        self.best_path_rules()  # they check themselves
         if self.internal_lm_weight and self.search != "beam":
             raise ValueError("internal_lm_weight should be 0 unless the search is a beam")
+
+    def best_path_rules(self) -> BestPathRules:
+        """Those of max-path."""
+        return BestPathRules(margin=self.margin, max_tail_seconds=self.max_tail_seconds)
 
     @property
     def needs_sequences(self) -> bool:
@@ -130,7 +151,7 @@ class OfflineDecoder:
         language_model: NgramModel | None = None,
         phrases: Sequence[str] = (),
     ) -> None:
-        """Prepares the lattice."""
+        """Prepares the lattice. The search for the best path reads the parameters here."""
         self.recognizer = recognizer
         self.config = config = config or DecoderConfig()
         self._lattice = recognizer.lattice
@@ -146,6 +167,10 @@ class OfflineDecoder:
             self._lattice = fused_lattice(
                 self._lattice, model, config.lm_weight, config.label_bonus
             )
+        self._search: BestPathSearch | None = None
+        if config.search == "max-path" and recognizer.can_run_live:
+            rules, frame_seconds = config.best_path_rules(), recognizer.front_end.frame_seconds
+            self._search = rules.search(self._lattice, frame_seconds)
         if config.search == "sum-path" and not recognizer.is_exact:
             raise ValueError(
                 "search should be a beam for a model with unbounded history or labels per frame, "
@@ -176,12 +201,18 @@ class OfflineDecoder:
         num_features = torch.tensor([len(x) for x in features])
         frames = recognizer.encode(pad_sequence(features, batch_first=True), num_features)
         return [
-            self._decoded(row[:count], each.duration)
+            self.decode_frames(row[:count], each.duration)
             for row, count, each in zip(frames, num_features.tolist(), audio, strict=True)
         ]
 
-    def _decoded(self, frames: Tensor, seconds: float) -> DecodedTranscript:
-        """From encoder frames [num_frames, output_size] of one recording."""
+    @torch.no_grad()
+    def decode_frames(self, frames: Tensor, seconds: float) -> DecodedTranscript:
+        """What is said in one recording that is encoded already.
+
+        Args:
+            frames: [num_frames, output_size] of the encoder.
+            seconds: length of the recording; no word ends later.
+        """
         found = self._searched(frames)
         if self.config.has_least_risk and found.posterior is not None:
             chosen = least_risk(found.posterior, self._words).labels
@@ -198,8 +229,7 @@ class OfflineDecoder:
             for labels, log_probability, score in found.listed[: self.config.num_best]
         )
         segment = DecodedSegment(0.0, seconds, alternatives, found.is_proved, sure)
-        fields = {each.name: getattr(transcript, each.name) for each in _TRANSCRIPT_FIELDS}
-        return DecodedTranscript(**fields, segments=(segment,))
+        return with_segments(transcript, segment)
 
     def _searched(self, frames: Tensor) -> _Found:
         config = self.config
@@ -213,6 +243,9 @@ class OfflineDecoder:
 
     def _best_path(self, frames: Tensor) -> _Found:
         count = torch.tensor([len(frames)])
+        if self._search is not None:
+            (live,) = self._search.whole(frames[None], count)
+            return _Found(live.labels, live.weight, frames=live.frames)
         if self.recognizer.is_exact:
             path = self._lattice.shortest_path(frames[None], count)
         else:
@@ -231,6 +264,7 @@ class OfflineDecoder:
                 torch.tensor(len(frames)),
                 num_best=num_best,
                 max_expansions=config.max_expansions,
+                max_seconds=config.max_seconds,
             )
             listed = [(x.labels, x.log_probability, x.log_probability) for x in exact.sequences]
             is_proved: bool | None = exact.num_proved >= config.num_best or exact.is_proved
@@ -257,9 +291,10 @@ class OfflineDecoder:
             # Scores with a fusion have no known sum: what is listed has to be everything.
             scores = np.array([score for _, _, score in listed])
             shares = np.exp(scores - scores.max())
-            return Posterior(
-                dict(zip([labels for labels, _, _ in listed], shares / shares.sum(), strict=True))
+            known = dict(
+                zip([labels for labels, _, _ in listed], shares / shares.sum(), strict=True)
             )
+            return Posterior(known, is_relative=True)
         found = Posterior.of_logs((labels, value) for labels, value, _ in listed)
         if found.unexplored < 0.01 or not self.config.num_samples or not self.recognizer.is_exact:
             return found
@@ -285,9 +320,6 @@ class OfflineDecoder:
 
     def _words(self, labels: Labels) -> Sequence[Hashable]:
         return [word.text for word in self.recognizer.tokens.words(labels)]
-
-
-_TRANSCRIPT_FIELDS = dataclasses.fields(Transcript)
 
 
 class _Nothing(LabelScorer):

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from midge.decoding.decoded import Alternative
-from midge.decoding.live_alternatives import LiveAlternatives
+from midge.decoding.confidence import Confidence, with_confidence
+from midge.decoding.decoded import DecodedSegment, by_text, with_segments
+from midge.decoding.live_alternatives import AlternativesSearch, LiveAlternatives
+from midge.decoding.live_phrases import LivePhrases
 from midge.decoding.live_posteriors import LiveConfidence
 from midge.encoders.base import State
 from midge.lattices import BestPathSearch, Hypothesis, SearchState
@@ -25,7 +27,7 @@ class OpenSegment:
 
     Committed words are taken out of the search, so that what it does at each step does not grow
     with the length of the segment. Nothing else grows either, but for the encoder's memory if its
-    left context is unlimited.
+    left context is unlimited, and for its frames if phrases are expected.
 
     Args:
         recognizer: the model.
@@ -34,6 +36,8 @@ class OpenSegment:
         first: its first frame, counted from the beginning of the stream.
         confidence: what says how sure words are, where it is asked for.
         alternatives: what lists alternatives, where they are asked for.
+        phrases: what decodes it once more at its end, where phrases are expected. Until then no
+            word counts as committed.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class OpenSegment:
         first: int,
         confidence: LiveConfidence | None = None,
         alternatives: LiveAlternatives | None = None,
+        phrases: LivePhrases | None = None,
     ) -> None:
         self.number = number
         self.first = first
@@ -55,10 +60,12 @@ class OpenSegment:
         self._recognizer = recognizer
         self._search = search
         self._words: list[TimedWord] = []
+        self._sure: list[Confidence] = []
         self._labels: list[int] = []
         self._frames: list[int] = []
         self._confidence = confidence
         self._alternatives = alternatives
+        self._phrases = phrases
         self._looked = _Look((), (), -1, [])
 
     @property
@@ -89,6 +96,8 @@ class OpenSegment:
         for kept in (self._confidence, self._alternatives):
             if kept is not None:
                 kept.window.hear(frames)
+        if self._phrases is not None:
+            self._phrases.hear(frames)
         if self._alternatives is not None and (begin := self._alternatives.overflow) is not None:
             self._alternatives.window.begin_at(begin)
         if self._confidence is not None and (begin := self._confidence.overflow) is not None:
@@ -112,6 +121,7 @@ class OpenSegment:
         labels, frames = spelling.labels[:count], spelling.frames[:count]
         taken = self._transcript(labels, frames, 0.0, math.inf).words
         self._words += _with_values(taken, values[: len(taken)])
+        self._sure += values[: len(taken)]
         self._labels += labels
         self._frames += frames
         del spelling.labels[:count], spelling.frames[:count]
@@ -130,7 +140,8 @@ class OpenSegment:
         """
         found = self._partial()
         tail = self._transcript(found.labels, found.frames, found.weight, limit).words
-        return (*self._words, *_with_values(tail, self._values(found))), len(self._words)
+        words = (*self._words, *_with_values(tail, self._values(found)))
+        return words, len(self._words) if self._phrases is None else 0
 
     def last_label_frame(self) -> int | None:
         """The frame of the segment at which the best path emits its last label, if it has any."""
@@ -138,35 +149,54 @@ class OpenSegment:
         frames = found.frames or self._frames[-1:]
         return frames[-1] if frames else None
 
-    def close(self, start: float, end: float, limit: float) -> Transcript:
+    def close(self, start: float, end: float, limit: float, num_best: int = 0) -> Transcript:
         """What was said if the segment ends here.
 
         Args:
             start: when it starts, in seconds.
             end: when it ends.
             limit: no word ends later.
+            num_best: how many alternatives to list, where phrases are expected; others have an
+                `alternatives_search`.
         """
+        if self._phrases is not None:
+            return self._biased(self._phrases, start, end, limit, num_best)
         found = self._search.finish(self.search_state)[0]
         labels = (*self._labels, *found.labels)
         frames = (*self._frames, *found.frames)
         transcript = self._transcript(labels, frames, found.weight, limit)
-        if self._confidence is not None:
-            sure = [word.confidence or 0.0 for word in self._words]
-            sure += self._values(found, is_for_good=True)
-            words = _with_values(transcript.words, sure)
-            transcript = dataclasses.replace(transcript, words=words)
-        return dataclasses.replace(transcript, seconds=end - start)
+        transcript = dataclasses.replace(transcript, seconds=end - start)
+        if self._confidence is None:
+            return transcript
+        sure = (*self._sure, *self._values(found, is_for_good=True))
+        words = with_confidence(transcript.words, sure)
+        segment = DecodedSegment(start, end, confidences=sure)
+        return with_segments(dataclasses.replace(transcript, words=words), segment)
 
-    def alternatives(self) -> tuple[Alternative, ...]:
-        """The most probable texts if the segment ends here, where they were asked for."""
+    def _biased(
+        self, phrases: LivePhrases, start: float, end: float, limit: float, num_best: int
+    ) -> Transcript:
+        """The same where phrases are expected: by beam, over all frames."""
+        decoded = phrases.decoded(math.inf)
+        (segment,) = decoded.segments
+        transcript = self._transcript(decoded.labels, decoded.frames, decoded.score, limit)
+        words = _with_values(transcript.words, segment.confidences)
+        transcript = dataclasses.replace(transcript, words=words, seconds=end - start)
+        alternatives = by_text(segment.alternatives, num_best)
+        segment = dataclasses.replace(segment, start=start, end=end, alternatives=alternatives)
+        return with_segments(transcript, segment)
+
+    def alternatives_search(self) -> AlternativesSearch | None:
+        """What finds the most probable texts if the segment ends here, where they are asked for."""
         if self._alternatives is None:
-            return ()
+            return None
         found = self._search.finish(self.search_state)[0]
         window = self._alternatives.window
         settled, tentative = self._before(window.first, found)
-        return self._alternatives.listed((*settled, *tentative), window.state(settled, tentative))
+        state = window.state(settled, tentative)
+        return AlternativesSearch(self.number, self._alternatives, (*settled, *tentative), state)
 
-    def _values(self, found: Hypothesis, *, is_for_good: bool = False) -> list[float]:
+    def _values(self, found: Hypothesis, *, is_for_good: bool = False) -> list[Confidence]:
         """Confidences of the words of a path that are not committed; none if not asked for.
 
         A look costs more than a step of the search, so there is one for each different path.
@@ -220,7 +250,7 @@ class _Look:
     labels: tuple[int, ...]
     frames: tuple[int, ...]
     num_frames: int
-    values: list[float]
+    values: list[Confidence]
 
     def is_of(self, found: Hypothesis, is_for_good: bool) -> bool:
         """Whether it still holds."""
@@ -228,14 +258,9 @@ class _Look:
         return is_same and (not is_for_good or self.num_frames == found.num_frames)
 
 
-def _with_values(words: Sequence[TimedWord], values: Sequence[float]) -> tuple[TimedWord, ...]:
+def _with_values(words: Sequence[TimedWord], values: Sequence[Confidence]) -> tuple[TimedWord, ...]:
     """Words with their confidences, if there are any."""
-    if not values:
-        return tuple(words)
-    return tuple(
-        dataclasses.replace(word, confidence=value)
-        for word, value in zip(words, values, strict=True)
-    )
+    return with_confidence(words, values) if values else tuple(words)
 
 
 class Inputs:

@@ -28,7 +28,8 @@ _MAX_NUM_NAMED = 10
 
 def table(evaluation: Evaluation) -> str:
     """Error rates of all groups as plain text, with what there is to say of them."""
-    heading = ("", "utterances", "words", "sub", "del", "ins", "WER %", f"{LEVEL:.0%} interval")
+    interval = f"{LEVEL:.0%} interval"
+    heading = (evaluation.speech, "utterances", "words", "sub", "del", "ins", "WER %", interval)
     rows = [(*heading, "CER %", "SER %", "interval over"), *map(_row, evaluation.rates)]
     return "\n".join([*_columns(rows), "", *_notes(evaluation)])
 
@@ -92,8 +93,10 @@ def to_json(
     return {
         "format_version": FORMAT_VERSION,
         "description": dict(description or {}),
+        "speech": evaluation.speech or None,
         "num_utterances": len(evaluation.results),
         "failed": {result.id: result.failure for result in evaluation.failed},
+        "uncovered": {result.id: result.uncovered for result in evaluation.uncovered},
         "audio_seconds": evaluation.audio_seconds,
         "decode_seconds": evaluation.decode_seconds,
         "real_time_factor": _finite(evaluation.real_time_factor),
@@ -217,12 +220,20 @@ def _notes(evaluation: Evaluation) -> Iterator[str]:
             f"{evaluation.decode_seconds:.1f} s from samples to words for "
             f"{evaluation.audio_seconds:.1f} s of audio."
         )
-    failed = evaluation.failed
-    if failed:
+    if failed := evaluation.failed:
         yield f"{len(failed)} could not be read; all their words count as deleted:"
-        yield from (f"  {each.id}: {each.failure}" for each in failed[:_MAX_NUM_NAMED])
-        if len(failed) > _MAX_NUM_NAMED:
-            yield f"  and {len(failed) - _MAX_NUM_NAMED} more; see {RESULTS}"
+        yield from _named({each.id: str(each.failure) for each in failed})
+    if uncovered := evaluation.uncovered:
+        yield f"{len(uncovered)} have characters that the model cannot write; scored nevertheless:"
+        yield from _named({each.id: repr(each.uncovered) for each in uncovered})
+
+
+def _named(reasons: Mapping[str, str]) -> Iterator[str]:
+    """The first utterances with what there is to say of them, and how many more there are."""
+    lines = [f"  {name}: {reason}" for name, reason in reasons.items()]
+    yield from lines[:_MAX_NUM_NAMED]
+    if len(lines) > _MAX_NUM_NAMED:
+        yield f"  and {len(lines) - _MAX_NUM_NAMED} more; see {RESULTS}"
 
 
 def _columns(rows: Sequence[tuple[str, ...]]) -> list[str]:

@@ -50,6 +50,8 @@ class UtteranceLatency:
     """From the true start of the first word to the first word shown; None if unknown."""
     final_latency: float
     """As in `SimulatedStream`."""
+    real_time_factor: float
+    """As in `SimulatedStream`."""
     num_shown: int
     """Words that were shown."""
     num_changed: int
@@ -90,7 +92,7 @@ class StreamingEvaluation:
 
     @cached_property
     def percentiles(self) -> dict[str, Percentiles]:
-        """Of each measure by its name, in seconds."""
+        """Of each measure by its name: in seconds, and the real-time factor per second."""
         delays = [delay for each in self.latencies for delay in each.delays]
         first = [each.first_partial for each in self.latencies if each.first_partial is not None]
         return {
@@ -99,6 +101,11 @@ class StreamingEvaluation:
             "committed": Percentiles.of(delay.committed for delay in delays),
             "first_partial": Percentiles.of(first),
             "final_latency": Percentiles.of(each.final_latency for each in self.latencies),
+            "real_time_factor": Percentiles.of(
+                each.real_time_factor
+                for each in self.latencies
+                if math.isfinite(each.real_time_factor)
+            ),
         }
 
 
@@ -182,6 +189,7 @@ def _latency(utterance: Utterance, found: SimulatedStream, tokens: Tokens) -> Ut
         num_timed_words=len(reference),
         first_partial=appeared - reference[0].start if reference and appeared is not None else None,
         final_latency=found.final_latency,
+        real_time_factor=found.real_time_factor,
         num_shown=num_shown,
         num_changed=num_changed,
     )
@@ -195,7 +203,7 @@ def table(evaluation: StreamingEvaluation) -> str:
         "streaming, trailing silence removed": evaluation.tight,
         f"streaming, endpoints (pause {evaluation.endpointing.pause:g} s)": evaluation.endpointed,
     }
-    lines = [f"{'':<44}{'WER %':>8}{'95% interval':>18}"]
+    lines = [f"{evaluation.offline.speech:<44}{'WER %':>8}{'95% interval':>18}"]
     for name, each in named.items():
         rate = each.rates[0].words
         shown = f"[{100 * rate.low:.2f}, {100 * rate.high:.2f}]"
@@ -216,6 +224,7 @@ _MEASURES = {
     "committed": "word's true end to committed",
     "first_partial": "first word's true start to first partial",
     "final_latency": "end of the recording to final result",
+    "real_time_factor": "seconds of decoding per second of sound",
 }
 
 
@@ -227,10 +236,10 @@ def _notes(evaluation: StreamingEvaluation) -> list[str]:
     return [
         f"Heard in chunks of {evaluation.chunk_seconds:g} s. Delays of words are in time of the "
         "sound, for words",
-        f"that are right and have a true time ({num_timed} have one); the last row is measured on "
-        "this machine.",
-        f"Words shown that were later changed: {revised}. Real-time factor with partial results: "
-        f"{factor:.3f}.",
+        f"that are right and have a true time ({num_timed} have one); the last two rows are "
+        "measured on this",
+        f"machine, partial results included; over all sound the real-time factor is {factor:.3f}.",
+        f"Words shown that were later changed: {revised}; the last word may grow.",
         f"Texts that differ between streaming and offline: {evaluation.num_different} of "
         f"{len(evaluation.offline.results)}.",
     ]
@@ -251,8 +260,13 @@ def to_json(evaluation: StreamingEvaluation) -> dict[str, Any]:
             name: reports.to_json(getattr(evaluation, name))
             for name in ("offline", "streaming", "tight", "endpointed")
         },
-        "utterances": [dataclasses.asdict(each) for each in evaluation.latencies],
+        "utterances": [_utterance_json(each) for each in evaluation.latencies],
     }
+
+
+def _utterance_json(latency: UtteranceLatency) -> dict[str, Any]:
+    found = dataclasses.asdict(latency)
+    return {**found, "real_time_factor": _finite(latency.real_time_factor)}
 
 
 def save(evaluation: StreamingEvaluation, folder: Path) -> Path:

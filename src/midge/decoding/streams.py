@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from weakref import WeakValueDictionary
 
@@ -16,23 +17,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from midge.alignments import LabelDependent
-from midge.decoding.decoded import joined
+from midge.decoding.decoded import Alternative, DecodedTranscript, joined
 from midge.decoding.endpointing import EndpointConfig
 from midge.decoding.events import EndReason, Partial, Segment
-from midge.decoding.live_lattices import LiveLattice, num_frames
+from midge.decoding.live_alternatives import AlternativesSearch
+from midge.decoding.live_lattices import LiveLattice
+from midge.decoding.live_phrases import bounded_rules, phrase_decoder
+from midge.decoding.offline import PHRASE_BONUS, OfflineDecoder
 from midge.decoding.open_segment import Inputs, OpenSegment
-from midge.encoders import join_states, split_state
+from midge.encoders import ConformerConfig, join_states, split_state
 from midge.lattices import SearchState
-from midge.models import Recognizer, Transcript
+from midge.models import BestPathRules, Recognizer, Transcript
+from midge.models.best_paths import MARGIN, MAX_TAIL_SECONDS
 
-MARGIN = 200.0
-"""Nats. States further below the best are dropped; offline and live alike."""
-MAX_TAIL_SECONDS = 10.0
-"""Older frames are committed even if survivors disagree on them."""
 BLOCK_SIZE = 4
 """Frames that are encoded together. A live stream waits for as many, 0.12 s at 30 ms a frame; with
 larger blocks words cost less and come later."""
+LONG_SEGMENT_SECONDS = 600.0
+"""Of a longer segment an encoder without a limit to its left context says that it grows."""
 _PIECE_SECONDS = 10.0
 
 
@@ -77,14 +79,10 @@ class StreamingDecoder:
         _check_live(recognizer)
         if block_size < 1:
             raise ValueError(f"block_size should be at least 1 frame, got {block_size}")
-        if max_tail_seconds is not None and not max_tail_seconds > 0:
-            raise ValueError(f"max_tail_seconds should be more than 0, got {max_tail_seconds}")
         self.recognizer = recognizer
         self.block_size = block_size
-        self._margin = margin
-        self._max_tail = None
-        if max_tail_seconds is not None and not math.isinf(max_tail_seconds):
-            self._max_tail = num_frames(recognizer, max_tail_seconds)
+        self._rules = BestPathRules(margin=margin, max_tail_seconds=max_tail_seconds)
+        self._has_warned = False
         self._plain_lattice = self._new_lattice(0.0)
         # A lattice lives as long as a stream that uses it.
         self._lattices: WeakValueDictionary[float, LiveLattice] = WeakValueDictionary()
@@ -98,6 +96,9 @@ class StreamingDecoder:
         blank_penalty: float = 0.0,
         has_confidence: bool = False,
         num_best: int = 0,
+        has_late_alternatives: bool = False,
+        phrases: Sequence[str] = (),
+        phrase_bonus: float = PHRASE_BONUS,
     ) -> Stream:
         """Starts a stream; see `Stream`."""
         return Stream(
@@ -107,6 +108,9 @@ class StreamingDecoder:
             blank_penalty=blank_penalty,
             has_confidence=has_confidence,
             num_best=num_best,
+            has_late_alternatives=has_late_alternatives,
+            phrases=phrases,
+            phrase_bonus=phrase_bonus,
         )
 
     @torch.no_grad()
@@ -181,6 +185,21 @@ class StreamingDecoder:
             segment.search_state = part
             segment.hear(heard)
 
+    def _warn_of_growth(self, seconds: float) -> None:
+        """Says once that a segment of this length is too long for the encoder's memory."""
+        if self._has_warned or seconds <= LONG_SEGMENT_SECONDS:
+            return
+        config = self.recognizer.config.encoder
+        if isinstance(config, ConformerConfig) and config.left_context is None:
+            self._has_warned = True
+            warnings.warn(
+                f"a segment is longer than {LONG_SEGMENT_SECONDS / 60:g} minutes, and the encoder "
+                "keeps all of it: memory and time grow until it ends. Cut the stream at pauses "
+                "(endpointing), or train with a number as encoder.left_context",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
     def _lattice_for(self, blank_penalty: float) -> LiveLattice:
         """The lattice with a penalty, shared by all streams that have it."""
         lattice = self._lattices.get(blank_penalty)
@@ -189,7 +208,7 @@ class StreamingDecoder:
         return lattice
 
     def _new_lattice(self, blank_penalty: float) -> LiveLattice:
-        return LiveLattice(self.recognizer, self._margin, self._max_tail, blank_penalty)
+        return LiveLattice(self.recognizer, self._rules, blank_penalty)
 
 
 class Stream:
@@ -210,6 +229,13 @@ class Stream:
         blank_penalty: see `with_blank_penalty`.
         has_confidence: whether words get their posterior probabilities.
         num_best: how many alternatives each segment that is over lists.
+        has_late_alternatives: whether segments come without their alternatives, and `take_searches`
+            gives what finds them: a search may take longer than the segment was long.
+        phrases: that are to be expected. All words of a segment then stay tentative until it ends,
+            and become those of `OfflineDecoder` by beam with the same phrases, its alternatives
+            too. That takes about a tenth of the segment's length; a segment ends after 20 seconds
+            at the latest.
+        phrase_bonus: for each label of a phrase, in nats.
 
     Raises:
         ValueError: if an argument does not fit.
@@ -224,6 +250,9 @@ class Stream:
         blank_penalty: float = 0.0,
         has_confidence: bool = False,
         num_best: int = 0,
+        has_late_alternatives: bool = False,
+        phrases: Sequence[str] = (),
+        phrase_bonus: float = PHRASE_BONUS,
     ) -> None:
         """Starts the stream."""
         self.decoder = (
@@ -236,18 +265,31 @@ class Stream:
         if num_best < 0:
             raise ValueError(f"num_best should be at least 0, got {num_best}")
         self._recognizer = recognizer
-        self._endpointing = endpointing
+        self._endpointing = bounded_rules(endpointing) if phrases else endpointing
         self._has_confidence = has_confidence
         self._num_best = num_best
+        self._has_late_alternatives = has_late_alternatives
+        self._searches: list[AlternativesSearch] = []
         self._lattice = self.decoder._lattice_for(blank_penalty)
+        self._phrase_decoder: OfflineDecoder | None = None
+        if phrases:
+            self._phrase_decoder = phrase_decoder(
+                recognizer,
+                phrases,
+                phrase_bonus,
+                blank_penalty=blank_penalty,
+                has_confidence=has_confidence,
+                num_best=num_best,
+            )
         self._features = recognizer.front_end.stream(sample_rate)
         # What a new segment may have to hear again.
         num_kept = (
-            0 if endpointing is None else self._most_rewound() + recognizer.encoder.look_ahead
+            0 if self._endpointing is None else self._most_rewound() + recognizer.encoder.look_ahead
         )
         nothing = recognizer.front_end.mean.new_zeros(0, recognizer.front_end.feature_size)
         self._inputs = Inputs(num_kept, nothing)
         self._num_samples = 0
+        self._num_decoded = 0
         self._is_closed = False
         self._is_done = False
         self._is_silent = False
@@ -258,6 +300,13 @@ class Stream:
     def seconds(self) -> float:
         """Length of the sound so far."""
         return self._num_samples / self.sample_rate
+
+    @property
+    def decoded_seconds(self) -> float:
+        """How much of it has been decoded. What a new segment hears again counts once."""
+        if self._is_done:
+            return self.seconds
+        return min(self.seconds, self._num_decoded * self._recognizer.front_end.frame_seconds)
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -292,6 +341,7 @@ class Stream:
             segment=self._open.number,
             seconds=self.seconds,
             num_cuts=self._open.num_cuts,
+            decoded_seconds=self.decoded_seconds,
         )
 
     def finish(self) -> Transcript:
@@ -325,6 +375,11 @@ class Stream:
             return False
         return self._is_closed or len(self._inputs) >= self.decoder.block_size
 
+    def take_searches(self) -> list[AlternativesSearch]:
+        """What finds the alternatives of the segments that ended since the last call."""
+        searches, self._searches = self._searches, []
+        return searches
+
     def transcript(self) -> Transcript:
         """What was said in all of a stream that is closed and decoded to its end.
 
@@ -354,11 +409,15 @@ class Stream:
 
     def _settle(self) -> None:
         """After a block: words that are committed, and the end of the segment or the stream."""
+        self._num_decoded = max(self._num_decoded, self._open.first + self._open.num_frames)
         self._open.take_committed()
         if self._is_last_block:
             self._add_segment(self.seconds, "end")
             self._is_done = True
-        elif self._endpointing is not None:
+            return
+        frame_seconds = self._recognizer.front_end.frame_seconds
+        self.decoder._warn_of_growth(self._open.num_frames * frame_seconds)
+        if self._endpointing is not None:
             self._end_segment(self._endpointing)
 
     def _end_segment(self, rules: EndpointConfig) -> None:
@@ -381,9 +440,17 @@ class Stream:
     def _add_segment(self, end: float, reason: EndReason) -> None:
         start = self._segments[-1].end if self._segments else 0.0
         end = min(end, self._limit)
-        transcript = self._open.close(start, end, self._limit)
+        transcript = self._open.close(start, end, self._limit, self._num_best)
+        alternatives: tuple[Alternative, ...] = ()
+        if self._phrase_decoder is not None and isinstance(transcript, DecodedTranscript):
+            alternatives = transcript.segments[0].alternatives
+        search = self._open.alternatives_search()
+        if search is not None and self._has_late_alternatives:
+            self._searches.append(search)
+        elif search is not None:
+            alternatives = search.run()
         self._segments.append(
-            Segment(self._open.number, start, end, transcript, reason, self._open.alternatives())
+            Segment(self._open.number, start, end, transcript, reason, alternatives)
         )
 
     def _new_segment(self, first: int) -> OpenSegment:
@@ -393,22 +460,13 @@ class Stream:
             first,
             has_confidence=self._has_confidence,
             num_best=self._num_best,
+            decoder=self._phrase_decoder,
         )
 
     def _most_rewound(self) -> int:
         """The most frames that a new segment hears again, besides the encoder's look-ahead."""
         assert self._endpointing is not None
         return int(self._endpointing.pause / self._recognizer.front_end.frame_seconds / 2)
-
-
-def can_run_live(recognizer: Recognizer) -> bool:
-    """Whether streams can run on a recognizer."""
-    return recognizer.encoder.is_streaming and _has_live_lattice(recognizer)
-
-
-def _has_live_lattice(recognizer: Recognizer) -> bool:
-    is_along_labels = isinstance(recognizer.lattice.alignment, LabelDependent)
-    return recognizer.is_exact and not is_along_labels
 
 
 def _check_live(recognizer: Recognizer) -> None:
@@ -418,7 +476,7 @@ def _check_live(recognizer: Recognizer) -> None:
             "transcribe whole recordings with it, or train with encoder.is_streaming = true "
             "(LSTM: encoder.is_bidirectional = false)"
         )
-    if not _has_live_lattice(recognizer):
+    if not recognizer.can_run_live:
         raise ValueError(
             "recognizer should move along frames, with a finite label context and a bounded number "
             f"of labels per frame, to run live; got {recognizer.lattice.context} and "

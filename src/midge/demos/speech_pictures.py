@@ -43,6 +43,7 @@ _STYLE = {
     "svg.hashsalt": "midge",
 }
 _WIDTH = 9.0
+_TIME = "seconds of synthetic speech heard"
 _LEAST_SHOWN = 0.1  # a label less probable than this everywhere has no curve
 _LEAST_NAMED = 0.2
 
@@ -101,8 +102,8 @@ def learning_curves(logs: Mapping[str, Sequence[Mapping[str, Any]]]) -> Figure:
             rates.plot(at, shown, label=HEADINGS[name], **style)
         losses.set_ylabel("-log P per label, nats")
         rates.set_ylabel("word error rate, %")
-        rates.set_title("Development set", **_title())
-        losses.set_title("Development set; thin: training", **_title())
+        rates.set_title("Development set, synthetic", **_title())
+        losses.set_title("Development set, synthetic; thin: training", **_title())
         for axes in (losses, rates):
             axes.set_xlabel("training step")
             axes.set_ylim(bottom=0.0)
@@ -177,7 +178,7 @@ def alignment_posteriors(sound: Sound, found: Mapping[str, LabelPosteriors]) -> 
             _draw_labels(axes, posteriors, COLOURS[name])
             _draw_word_times(axes, sound)
             axes.set_title(HEADINGS[name], **_title())
-        panels[-1].set_xlabel("seconds of sound heard")
+        panels[-1].set_xlabel(_TIME)
     return figure
 
 
@@ -205,7 +206,7 @@ def decisions(sounds: Sequence[Sound], found: Mapping[str, Sequence[Decision]]) 
                 _draw_decision(axes, decided[column], column)
                 _draw_word_times(axes, sound)
                 axes.set_title(HEADINGS[name], **_title())
-            grid[-1, column].set_xlabel("seconds of sound heard")
+            grid[-1, column].set_xlabel(_TIME)
     return figure
 
 

@@ -192,6 +192,16 @@ class BestPathSearch:
         ended = state.alpha + self._space.final(state.alpha)
         return self._hypotheses(state, ended.flatten(1), is_final=True)
 
+    def whole(self, frames: Tensor, num_frames: Tensor) -> list[Hypothesis]:
+        """What whole utterances say: what streams of them end with, under the same rules.
+
+        Args:
+            frames: [B, max_num_frames, input_size].
+            num_frames: [B] integers.
+        """
+        state = self.start(len(frames), frames.dtype)
+        return self.finish(self.step(frames, num_frames, state))
+
     def _settle(self, rows: Tensor, state: SearchState) -> None:
         """Commits what the survivors of some streams agree on, and what is older than allowed."""
         alive = (state.alpha[rows] > -torch.inf).flatten(1)

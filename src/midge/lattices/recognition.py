@@ -93,7 +93,7 @@ class RecognitionLattice(nn.Module):
         self._has_lone_repeats = deduplicate and has_lone_repeats(context)
         self._strings = StringLattice(context, alignment, normalization, deduplicate)
         self.needs_denominator = _needs_denominator(context, alignment, normalization)
-        """Whether log Z may differ from 0, so that the loss has to compute it."""
+        """Whether log Z may differ from 0 for any frames; see `needs_denominator_of`."""
         self._whole = None
         if isinstance(context, FiniteContext) and not _is_unbounded(alignment):
             self._whole = WholeLattice(context, alignment, normalization, deduplicate)
@@ -128,7 +128,7 @@ class RecognitionLattice(nn.Module):
             if isinstance(self.alignment, LabelDependent):
                 raise ValueError("label_bonus is for lattices that move along frames")
             batch = batch.with_label_bonus(label_bonus)
-        whole = self.needs_denominator
+        whole = self.needs_denominator_of(batch.frames, batch.num_frames)
         what = native.NUMERATOR | (native.LOG_Z if whole else 0)
         if self._is_fast(batch, what):
             with _exact(batch):
@@ -146,6 +146,21 @@ class RecognitionLattice(nn.Module):
                 )
             )
         return batch.unflatten(losses.to(batch.frames.dtype))
+
+    def needs_denominator_of(self, frames: Tensor, num_frames: Tensor) -> bool:
+        """Whether log Z of an utterance may differ from 0, so that its loss has to compute it.
+
+        Locally normalized arcs sum to 1 unless all that leave a state are -inf, which is a dead
+        end. Only a table can hold such weights.
+
+        Args:
+            frames: [*batch, max_num_frames, input_size].
+            num_frames: [*batch] integers.
+        """
+        if self.needs_denominator or self._whole is None or self.weights.kind != "table":
+            return self.needs_denominator
+        is_real = torch.arange(frames.shape[-2], device=frames.device) < num_frames[..., None]
+        return bool((frames.isneginf() & is_real[..., None]).any())
 
     def shortest_distance(
         self,

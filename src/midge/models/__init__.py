@@ -1,5 +1,6 @@
 """Models: the paper's as choices of three parts, and recognizers from audio to words."""
 
+from midge.models.best_paths import BestPathRules
 from midge.models.default_model import default_model_path
 from midge.models.parts import NAMED_MODELS, ModelParts, named_model
 from midge.models.recognizer import (
@@ -12,6 +13,7 @@ from midge.models.transcripts import TimedWord, Transcript
 
 __all__ = [
     "NAMED_MODELS",
+    "BestPathRules",
     "LatticeConfig",
     "ModelParts",
     "Recognizer",

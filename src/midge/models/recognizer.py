@@ -18,12 +18,14 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from midge.alignments import LabelDependent
 from midge.audio import FrontEnd, FrontEndConfig
 from midge.configuration import from_table, to_table
 from midge.contexts import FullHistory
 from midge.encoders import ConformerConfig, LSTMConfig
 from midge.lattices import Path as LatticePath
 from midge.lattices import RecognitionLattice, greedy_path
+from midge.models.best_paths import BestPathRules
 from midge.models.parts import AlignmentKind, ModelParts, WeightsKind, named_model
 from midge.models.transcripts import Transcript, transcript_of
 from midge.tokens import Tokens, TokensConfig
@@ -158,7 +160,7 @@ class Recognizer(nn.Module):
 
     @torch.no_grad()
     def best_path(self, frames: Tensor, num_frames: Tensor) -> LatticePath:
-        """The best path over encoder frames.
+        """The best path over encoder frames, nothing dropped.
 
         Exact where the context is finite; with unbounded history or labels per frame greedy, the
         best arc at each step.
@@ -174,32 +176,58 @@ class Recognizer(nn.Module):
         unbounded = parts.alignment == "label-frame" and parts.max_labels_per_frame is None
         return not unbounded and not isinstance(self.lattice.context, FullHistory)
 
+    @property
+    def can_run_live(self) -> bool:
+        """Whether streams can run on it: encoder and lattice move along frames, in finite memory.
+
+        Its best path then keeps the rules of streams, also offline.
+        """
+        is_along_labels = isinstance(self.lattice.alignment, LabelDependent)
+        return self.encoder.is_streaming and self.is_exact and not is_along_labels
+
     @torch.no_grad()
-    def transcribe(self, samples: np.ndarray, sample_rate: int) -> Transcript:
+    def transcribe(
+        self, samples: np.ndarray, sample_rate: int, rules: BestPathRules | None = None
+    ) -> Transcript:
         """What is said in a recording, by the best path.
+
+        Of a model that can run live it is what a stream without endpoints ends with.
 
         Args:
             samples: [num_samples] mono, floats in [-1, 1].
             sample_rate: of the samples, in Hz; any.
+            rules: of the best path, where the model can run live; the default ones if not given.
+                Other models follow the exact one.
         """
-        return self.transcribe_features(
-            [self.front_end.features(samples, sample_rate)], [len(samples) / sample_rate]
-        )[0]
+        features = self.front_end.features(samples, sample_rate)
+        return self.transcribe_features([features], [len(samples) / sample_rate], rules)[0]
 
     @torch.no_grad()
     def transcribe_features(
-        self, features: Sequence[Tensor], seconds: Sequence[float]
+        self,
+        features: Sequence[Tensor],
+        seconds: Sequence[float],
+        rules: BestPathRules | None = None,
     ) -> list[Transcript]:
         """What is said in several recordings, in one batch.
 
         Args:
             features: of each, [num_frames, feature_size].
             seconds: length of each recording.
+            rules: as for `transcribe`.
         """
         batch = nn.utils.rnn.pad_sequence(list(features), batch_first=True)
         num_features = torch.tensor([len(x) for x in features])
-        path = self.best_path(self.encode(batch, num_features), num_features)
-        return self.transcripts_of(path, seconds)
+        frames = self.encode(batch, num_features)
+        if not self.can_run_live:
+            return self.transcripts_of(self.best_path(frames, num_features), seconds)
+        search = (rules or BestPathRules()).search(self.lattice, self.front_end.frame_seconds)
+        return [
+            transcript_of(
+                found.labels, found.frames, found.weight, end, self.tokens, self.front_end
+            )
+            for found, end in zip(search.whole(frames, num_features), seconds, strict=True)
+        ]
 
     @torch.no_grad()
     def align(self, samples: np.ndarray, sample_rate: int, text: str) -> Transcript:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,9 +15,16 @@ from midge.serve.access import Refusal
 from midge.serve.logs import log_event
 from midge.serve.service import Service
 from midge.serve.sessions import Session
+from midge.serve.writing import written
 
 MAX_TEXT_SIZE = 1 << 18
 """Characters of a text message: more would take the event loop too long to read."""
+QUIET_SECONDS = 0.25
+"""At a shutdown: a client that has sent nothing for so long has nothing more under way."""
+LAST_SECONDS = 2.0
+"""At a shutdown: for so long a client that goes on sending is listened to."""
+LAST_BYTES = 16 << 20
+"""At a shutdown: no more is taken; what systems keep between two processes is less."""
 _CLOSE_CODES = {
     "end": 1000,
     "disconnect": 1000,
@@ -27,6 +35,7 @@ _CLOSE_CODES = {
     "internal": 1011,
 }
 _POLICY = 1008
+_SHUTDOWN = "the server is shutting down; what it has heard is decoded"
 
 
 class Stop(Exception):
@@ -73,6 +82,9 @@ class Connection:
         self._limits = service.limits
         self._num_errors = 0
         self._is_stopping = False
+        self._received_at = -math.inf
+        self._last_seconds = 0.0
+        self._last_bytes = LAST_BYTES
         self._deadline: asyncio.Timeout | None = None
 
     async def receive(self) -> str | bytes:
@@ -80,17 +92,15 @@ class Connection:
 
         Raises:
             Stop: if there is none: the client is gone or idle, has sent too much at once, or the
-                server is shutting down.
+                server is shutting down, and what the client had sent by then is read.
         """
-        if self._is_stopping:
-            raise _shutdown()
         idle = self._limits.max_idle_seconds
         try:
-            async with asyncio.timeout(idle) as self._deadline:
+            async with asyncio.timeout(self._patience()) as self._deadline:
                 message = await self._websocket.receive()
         except TimeoutError:
             if self._is_stopping:
-                raise _shutdown() from None
+                raise self._shutdown() from None
             raise Stop("idle", f"nothing was sent for {idle:g} seconds") from None
         finally:
             self._deadline = None
@@ -105,13 +115,45 @@ class Connection:
                 f"a message should be at most {self._limits.max_message_bytes} bytes, "
                 f"got {len(content)}",
             )
+        self._received_at = asyncio.get_running_loop().time()
+        if self._is_stopping:
+            self._last_bytes -= len(content)
         return content
 
-    def stop(self) -> None:
-        """Ends what is received, also while it is waited for, because the server shuts down."""
+    def stop(self, last_seconds: float = LAST_SECONDS) -> None:
+        """Ends what is received, also while it is waited for.
+
+        What the client has sent already is still read: it may be much, if it sent a file at once.
+
+        Args:
+            last_seconds: for how long at most.
+        """
+        now = asyncio.get_running_loop().time()
         self._is_stopping = True
+        self._last_seconds = now + last_seconds
         if self._deadline is not None:
-            self._deadline.reschedule(asyncio.get_running_loop().time())
+            self._deadline.reschedule(now + min(QUIET_SECONDS, last_seconds))
+
+    def _patience(self) -> float:
+        """How long to wait for the next message.
+
+        Raises:
+            Stop: if no more is read, though the client sends more.
+        """
+        if not self._is_stopping:
+            return self._limits.max_idle_seconds
+        left = self._last_seconds - asyncio.get_running_loop().time()
+        if left <= 0 or self._last_bytes <= 0:
+            raise self._shutdown()
+        return min(QUIET_SECONDS, left)
+
+    def _shutdown(self) -> Stop:
+        """The end by a shutdown; a client that would have gone on is told so."""
+        quiet = asyncio.get_running_loop().time() - self._received_at
+        if quiet >= QUIET_SECONDS:
+            return Stop("shutdown", _SHUTDOWN)
+        log_event("stopped_listening", level=logging.WARNING, client=self.client)
+        return Stop("shutdown", f"{_SHUTDOWN}, but not what was sent after it")
 
     async def hear(self, session: Session, data: bytes) -> None:
         """Hands sound to a session, and waits while it has too much of it.
@@ -133,8 +175,10 @@ class Connection:
         longest = self._limits.max_stream_seconds
         if session.seconds + seconds > longest:
             raise Stop("too_long", f"a stream should be at most {longest:g} seconds long")
+        if session.is_cut:
+            raise Stop("shutdown", _SHUTDOWN)
         session.send(data)
-        await session.room(self._limits.max_backlog_seconds)
+        await session.room(self._limits.max_backlog_seconds, lambda: self._is_stopping)
 
     def count_error(self, code: str) -> None:
         """Counts an error that the client is told.
@@ -150,9 +194,12 @@ class Connection:
 
     async def send(self, event: dict[str, Any]) -> None:
         """Sends an event; who does not take it for as long as one may be idle is gone."""
+        await self.send_text(written(event))
+
+    async def send_text(self, text: str) -> None:
+        """Sends an event that is written already."""
         if self.is_gone:
             return
-        text = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
         try:
             async with asyncio.timeout(self._limits.max_idle_seconds):
                 await self._websocket.send_text(text)
@@ -227,7 +274,3 @@ def parsed(text: str) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON")
-
-
-def _shutdown() -> Stop:
-    return Stop("shutdown", "the server is shutting down; what it has heard is decoded")

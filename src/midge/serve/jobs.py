@@ -8,6 +8,7 @@ from pathlib import Path
 import soundfile  # type: ignore[import-untyped]
 
 from midge.decoding.events import Partial
+from midge.decoding.live_alternatives import AlternativesSearch
 from midge.decoding.streams import StreamingDecoder
 from midge.serve.metrics import Metrics
 from midge.serve.samples import samples_of
@@ -17,6 +18,8 @@ PIECE_SECONDS = 1.0
 """Sound that is heard at a time, so that a long message does not hold up other streams."""
 PARTIAL_SECONDS = 1.0
 """Sound after which a partial result is told though no word has changed: it says how far we are."""
+MAX_SEARCHES = 2
+"""Segments of a stream that may wait for their alternatives; then no more of it is heard."""
 CATCH_UP_SECONDS = 0.25
 """Time between two partial results of a stream that still has sound waiting."""
 
@@ -48,6 +51,8 @@ class Job:
         self._arrivals: list[float] = []
         self._errors: list[str] = []
         self._num_segments = 0
+        self._searches: list[AlternativesSearch] = []
+        self._num_searches = 0
         self._shown: tuple[object, ...] = (0, (), 0)
         self._told_seconds = 0.0
         self._told_at = 0.0
@@ -58,9 +63,10 @@ class Job:
     def hear(self) -> bool:
         """Takes sound out of the inbox, at most a piece; whether there was anything.
 
-        A stream that can be stepped hears nothing new: what it has comes first.
+        A stream that can be stepped hears nothing new: what it has comes first. Neither does one
+        that is far ahead of its alternatives, as a file that is sent faster than it was spoken.
         """
-        if self._is_closed or self.stream.is_ready:
+        if self._is_closed or self.stream.is_ready or self._has_many_searches:
             return False
         # Asked before the inbox is read: nothing is put into it afterwards.
         is_last = self.session.is_closed
@@ -75,6 +81,10 @@ class Job:
     def _next_piece(self) -> memoryview:
         """At most a piece of what waits; the rest of a long message is not copied each time."""
         settings, inbox = self.session.settings, self.session.inbox
+        if self.session.is_cut:
+            inbox.clear()
+            self._rest = memoryview(b"")
+            return self._rest
         limit = int(PIECE_SECONDS * settings.sample_rate) * settings.sample_size
         parts: list[memoryview | bytes] = [self._rest]
         size = len(self._rest)
@@ -108,6 +118,8 @@ class Job:
         """What is to be told now."""
         segments = self.stream.segments[self._num_segments :]
         self._num_segments += len(segments)
+        self._searches += (searches := self.stream.take_searches())
+        awaited = frozenset(search.segment for search in searches)
         errors, self._errors = tuple(self._errors), []
         has_caught_up = not self.stream.is_ready and not self._rest
         partial = None
@@ -118,7 +130,18 @@ class Job:
         if has_caught_up:
             self._note_latency()
         end = self.stream.transcript() if self.is_over else None
-        return News(segments, partial, errors, end)
+        return News(segments, awaited, partial, errors=errors, end=end)
+
+    def take_searches(self) -> list[AlternativesSearch]:
+        """What finds the alternatives of the segments that were told since the last call."""
+        searches, self._searches = self._searches, []
+        self._num_searches += len(searches)
+        return searches
+
+    @property
+    def _has_many_searches(self) -> bool:
+        num_waiting = self._num_searches - self.session.num_searched
+        return num_waiting >= MAX_SEARCHES and not self.session.is_cut
 
     def _partial_seconds(self, has_caught_up: bool) -> float:
         """Least time between two partial results now."""

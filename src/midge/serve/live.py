@@ -9,13 +9,16 @@ from typing import Any
 
 from starlette.websockets import WebSocket
 
-from midge.decoding.events import event_json
+from midge.decoding.events import Partial, Segment, alternatives_json, event_json
 from midge.serve.access import Refusal
 from midge.serve.connections import BadMessage, Connection, Stop, parsed, serve_websocket
 from midge.serve.sessions import Session
 from midge.serve.settings import StreamSettings, settings_from
+from midge.serve.writing import written
 
 PROTOCOL = "midge"
+MANY_WORDS = 200
+"""An event with more of them is written in another thread: the event loop has others to serve."""
 
 
 async def stream_endpoint(websocket: WebSocket) -> None:
@@ -67,7 +70,9 @@ async def _settings(connection: Connection) -> StreamSettings:
             await _tell_error(connection, error)
             continue
         try:
-            return settings_from(command)
+            settings = settings_from(command)
+            connection.service.check(settings)
+            return settings
         except ValueError as error:
             raise Stop("bad_request", str(error)) from None
 
@@ -96,6 +101,8 @@ class _LiveStream:
         self._connection = connection
         self._session = session
         self._behind = _Behind(connection.service.limits.behind_seconds)
+        self._segment = 0
+        self._num_told = 0
 
     async def run(self) -> None:
         """Hears until there is nothing more, and tells until all is told."""
@@ -143,28 +150,62 @@ class _LiveStream:
         while not self._session.is_over:
             await self._session.change()
             for event in self._events():
-                await self._connection.send(event)
+                await self._send(event)
             await self._tell_behind()
         if self._session.failure is not None:
-            self._connection.stop()
+            self._connection.stop(0.0)
 
-    def _events(self) -> Iterator[dict[str, Any]]:
+    def _events(self) -> Iterator[Partial | Segment | dict[str, Any]]:
         """What is to be told, in order, each once."""
         session = self._session
         while session.errors:
             yield error_event("bad_audio", session.errors.popleft(), is_fatal=False)
         while session.segments:
-            yield event_json(session.segments.popleft())
+            yield session.segments.popleft()
+        while session.alternatives:
+            number = next(iter(session.alternatives))
+            found = alternatives_json(session.alternatives.pop(number))
+            yield {"event": "alternatives", "segment": number, "alternatives": found}
         if session.has_new_partial and session.partial is not None:
             session.has_new_partial = False
-            yield event_json(session.partial)
-        if session.end is not None:
-            yield {"event": "end", "text": session.end.text, "seconds": session.end.seconds}
+            yield session.partial
+        if session.is_over and session.end is not None:
+            yield self._end()
+
+    def _end(self) -> dict[str, Any]:
+        session = self._session
+        assert session.end is not None
+        end = {"event": "end", "text": session.end.text, "seconds": session.end.seconds}
+        unheard = session.backlog_seconds
+        return end | ({"unheard_seconds": round(unheard, 3)} if unheard else {})
+
+    async def _send(self, event: Partial | Segment | dict[str, Any]) -> None:
+        if isinstance(event, dict):
+            await self._connection.send(event)
+            return
+        num_told, num_words = self._counts(event)
+        if num_words > MANY_WORDS:
+            text = await asyncio.to_thread(_event_text, event, num_told)
+        else:
+            text = _event_text(event, num_told)
+        await self._connection.send_text(text)
+
+    def _counts(self, event: Partial | Segment) -> tuple[int, int]:
+        """How many words of an event were told as committed before, and how many it tells."""
+        if isinstance(event, Segment):
+            return 0, len(event.transcript.words)
+        num_told = self._num_told if event.segment == self._segment else 0
+        self._segment, self._num_told = event.segment, event.num_committed
+        return num_told, len(event.words) - num_told
 
     async def _tell_behind(self) -> None:
         event = self._behind.event(self._session.backlog_seconds)
         if event is not None:
             await self._connection.send(event)
+
+
+def _event_text(event: Partial | Segment, num_told: int) -> str:
+    return written(event_json(event, num_told))
 
 
 class _Behind:

@@ -123,6 +123,12 @@ class Metrics:
         self.loop_delay = Histogram(
             "midge_loop_delay_seconds", "By which the event loop is late.", TIMES
         )
+        self.search_delay = Histogram(
+            "midge_alternatives_delay_seconds", "From a segment to its alternatives.", TIMES
+        )
+        self.searches_left_out = Counter(
+            "midge_alternatives_left_out_total", "Segments whose alternatives were not looked for."
+        )
         self.batch_size = Histogram("midge_batch_size", "Streams stepped together.", SIZES)
 
     def page(self) -> str:

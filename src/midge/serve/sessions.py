@@ -10,9 +10,10 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from midge.decoding.decoded import Alternative
 from midge.decoding.events import Partial, Segment
 from midge.models import Transcript
 from midge.serve.settings import StreamSettings
@@ -34,8 +35,12 @@ class News:
 
     segments: tuple[Segment, ...] = ()
     """Those that are over."""
+    awaited: frozenset[int] = frozenset()
+    """Numbers of those whose alternatives will be told later."""
     partial: Partial | None = None
     """What the present segment says, if that is to be told."""
+    alternatives: Mapping[int, tuple[Alternative, ...]] = field(default_factory=dict)
+    """Alternatives of segments that were told before, by their numbers."""
     errors: tuple[str, ...] = ()
     """Sound that could not be heard, and why."""
     end: Transcript | None = None
@@ -60,10 +65,18 @@ class Session:
         """Sound for the worker, the oldest first."""
         self.is_closed = False
         """Whether no more sound comes; the worker reads it before the inbox."""
+        self.is_cut = False
+        """Whether what waits is not to be heard any more."""
         self.num_heard = 0
         """Samples that the worker has taken; it alone counts them."""
+        self.num_searched = 0
+        """Segments whose alternatives were looked for; the searcher alone counts them."""
         self.segments: deque[Segment] = deque()
         """Segments that were not told yet."""
+        self.alternatives: dict[int, tuple[Alternative, ...]] = {}
+        """Alternatives that were not told yet, by the numbers of their segments."""
+        self.awaited: set[int] = set()
+        """Segments whose alternatives are still looked for, by their numbers."""
         self.partial: Partial | None = None
         """The newest partial result."""
         self.has_new_partial = False
@@ -90,8 +103,9 @@ class Session:
 
     @property
     def is_over(self) -> bool:
-        """Whether the worker is done with it."""
-        return self.end is not None or self.failure is not None
+        """Whether there will be no more news."""
+        has_all = self.end is not None and not self.awaited
+        return has_all or self.failure is not None
 
     def send(self, data: bytes) -> None:
         """Hands sound, whole samples, to the worker."""
@@ -105,9 +119,21 @@ class Session:
         self.is_closed = True
         self._wake()
 
+    def cut(self) -> None:
+        """Ends it here: what waits is not heard."""
+        self.is_cut = True
+        self.close()
+
+    def note_search(self) -> None:
+        """Counts a search that is over; the worker may have waited for it."""
+        self.num_searched += 1
+        self._wake()
+
     def receive(self, news: News) -> None:
         """Takes what the worker has found. On the event loop."""
         self.segments += news.segments
+        self.alternatives |= news.alternatives
+        self.awaited = (self.awaited | news.awaited) - news.alternatives.keys()
         self.errors += news.errors
         if news.segments:
             # What was shown of a segment that is over must not be shown after it.
@@ -123,12 +149,23 @@ class Session:
         await self._changed.wait()
         self._changed.clear()
 
-    async def room(self, max_backlog_seconds: float) -> None:
-        """Waits until the worker has taken enough that more may be read."""
-        while self.backlog_seconds > max_backlog_seconds and not self.is_over:
+    async def room(
+        self, max_backlog_seconds: float, is_urgent: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Waits until the worker has taken enough that more may be read.
+
+        Args:
+            max_backlog_seconds: sound that may wait.
+            is_urgent: says that there is no time for waiting.
+        """
+        while self.backlog_seconds > max_backlog_seconds and not (self.is_over or is_urgent()):
             await asyncio.sleep(0.02)
 
     async def ended(self) -> None:
         """Waits until the worker is done with it."""
         while not self.is_over:
             await self.change()
+
+
+Delivery = tuple[Session, News]
+"""What is told to whom."""

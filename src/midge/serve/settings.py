@@ -16,6 +16,8 @@ Encoding = Literal["pcm16", "float32"]
 SAMPLE_SIZES: Mapping[str, int] = {"pcm16": 2, "float32": 4}
 """Bytes of a sample."""
 MAX_NUM_BEST = 10
+MAX_PHRASES, MAX_PHRASE_SIZE = 500, 100
+"""How many, and characters of each: what takes a few milliseconds to be made ready."""
 MAX_BLANK_PENALTY = 20.0
 """Nats. More only means: all blank, or none."""
 LOWEST_RATE, HIGHEST_RATE = 1000, 384000
@@ -68,6 +70,8 @@ class StreamSettings:
     """Alternatives of each segment."""
     blank_penalty: float = 0.0
     """Nats taken off blank."""
+    phrases: tuple[str, ...] = ()
+    """Phrases to expect."""
     has_progress: bool = False
     """Whether a partial result is told for each message, also if no word has changed."""
     partial_seconds: float = 0.0
@@ -88,6 +92,14 @@ class StreamSettings:
                 f"blank_penalty should be within {MAX_BLANK_PENALTY:g} nats, "
                 f"got {self.blank_penalty}"
             )
+        if len(self.phrases) > MAX_PHRASES:
+            raise ValueError(f"phrases should be at most {MAX_PHRASES}, got {len(self.phrases)}")
+        for phrase in self.phrases:
+            if len(phrase) > MAX_PHRASE_SIZE:
+                raise ValueError(
+                    f"phrases should have at most {MAX_PHRASE_SIZE} characters each, "
+                    f"got {len(phrase)} in {phrase[:MAX_PHRASE_SIZE]!r}"
+                )
 
     @property
     def sample_size(self) -> int:
@@ -101,7 +113,13 @@ class StreamSettings:
             "blank_penalty": self.blank_penalty,
             "has_confidence": self.has_confidence,
             "num_best": self.num_best,
+            "has_late_alternatives": True,
+            "phrases": self.phrases,
         }
+
+
+PAGE_SETTINGS = StreamSettings(has_confidence=True, num_best=3, has_progress=True)
+"""What the page asks for unless its visitor chooses otherwise; see `static/settings.js`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +131,7 @@ class _StartMessage:
     confidence: bool = False
     num_best: int = 0
     blank_penalty: float = 0.0
+    phrases: tuple[str, ...] = ()
     progress: bool = False
 
 
@@ -121,7 +140,8 @@ def settings_from(message: Mapping[str, Any]) -> StreamSettings:
 
     Args:
         message: its keys but for `command`: sample_rate, encoding, endpointing (true, false or
-            an object of rules), confidence, num_best, blank_penalty, progress. All are optional.
+            an object of rules), confidence, num_best, blank_penalty, phrases, progress. All are
+            optional.
 
     Raises:
         ValueError: for an unknown key, a wrong type or a value out of range; it names the key.
@@ -145,6 +165,7 @@ def settings_from(message: Mapping[str, Any]) -> StreamSettings:
         has_confidence=asked.confidence,
         num_best=asked.num_best,
         blank_penalty=asked.blank_penalty,
+        phrases=asked.phrases,
         has_progress=asked.progress,
     )
 

@@ -123,9 +123,12 @@ async def _transcribed(
         except (ValueError, OSError) as error:
             message = str(error).replace(str(path), "the file")
             raise _Rejected(415, "bad_audio", message) from error
+    if session.is_cut:
+        raise _Rejected(_UNAVAILABLE, "shutdown", "the server is shutting down")
     if session.end is None:
         raise _Rejected(500, "internal", session.failure or "the server could not go on")
-    text = FORMATS[options.format_name].write(session.end, options.name)
+    write = FORMATS[options.format_name].write
+    text = await run_in_threadpool(write, session.end, options.name)  # it may be hours long
     media_type = _MEDIA_TYPES.get(options.format_name, "text/plain")
     return Response(text, media_type=media_type)
 
@@ -161,6 +164,9 @@ async def _heard(path: Path, service: Service, options: _Options, client: str) -
     reason = "damaged"
     try:
         while block is not None:
+            if session.is_cut:
+                reason = "shutdown"
+                raise _Rejected(_UNAVAILABLE, "shutdown", "the server is shutting down")
             _check_length(session, block, service.limits.max_stream_seconds)
             session.send(block.samples.astype(np.dtype("<f4"), copy=False).tobytes())
             await session.room(service.limits.max_backlog_seconds)

@@ -3,16 +3,19 @@
 A client sends an optional config, sound, and `{"eof": 1}`, in lock step: exactly one answer comes
 to each message of sound and to eof, none to a config. The answer is what is known at that moment: a
 segment that is over ("text", "result"), one for each answer, or else the present "partial". It does
-not wait for the sound just sent to be decoded. All that is left comes with the answer to eof.
+not wait for the sound just sent to be decoded. All that is left comes with the answer to eof. A
+segment whose alternatives are still looked for is a "partial" until they are found.
 
 What a Vosk server would die of is answered with the present partial and, beside it, an "error".
 """
 
 from __future__ import annotations
 
-import logging
+import asyncio
+import dataclasses
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.websockets import WebSocket
@@ -21,14 +24,16 @@ from midge.decoding.events import Segment
 from midge.models import TimedWord
 from midge.serve.access import Refusal
 from midge.serve.connections import BadMessage, Connection, Stop, parsed, serve_websocket
-from midge.serve.logs import log_event
 from midge.serve.sessions import Session
 from midge.serve.settings import MAX_NUM_BEST, StreamSettings, whole_rate
+from midge.serve.writing import written
 
 PROTOCOL = "vosk"
 DEFAULT_RATE = 8000
 """Hertz. What the Vosk server takes sound for if no config says otherwise."""
 
+UNKNOWN = "[unk]"
+"""In a list of phrases: all that is not listed. It is always allowed here."""
 PARTIAL_SECONDS = 0.25
 """Least time between two partial results with words: their confidences are costly, and not told."""
 
@@ -48,14 +53,20 @@ async def _talk(connection: Connection) -> None:
 
 
 class VoskConfig:
-    """What the config messages of a client have asked for so far."""
+    """What the config messages of a client have asked for so far.
 
-    def __init__(self) -> None:
+    Args:
+        check: raises a ValueError for settings that no stream can have.
+    """
+
+    def __init__(self, check: Callable[[StreamSettings], None]) -> None:
+        self._check = check
         self.has_words = True
         """Whether results list their words with times."""
         self.max_alternatives = 0
         """How many alternatives a result has; 0 is another form of result."""
         self._sample_rate = DEFAULT_RATE
+        self._phrases: tuple[str, ...] = ()
 
     def update(self, config: Any) -> None:
         """Takes a config message's object.
@@ -66,32 +77,51 @@ class VoskConfig:
         if not isinstance(config, Mapping):
             raise BadMessage("bad_config", f"config should be an object, got {config!r:.100}")
         if "sample_rate" in config:
-            self._sample_rate = _number("sample_rate", whole_rate(config["sample_rate"]))
-            self.settings()
+            sample_rate = _number("sample_rate", whole_rate(config["sample_rate"]))
+            self._sample_rate = self._checked(sample_rate, self._phrases).sample_rate
         if "words" in config:
             self.has_words = bool(config["words"])
         if "max_alternatives" in config:
             wanted = _number("max_alternatives", config["max_alternatives"])
             self.max_alternatives = max(0, min(wanted, MAX_NUM_BEST))
-        if config.get("phrase_list"):
-            log_event("phrase_list_ignored", level=logging.WARNING)
+        if "phrase_list" in config:
+            phrases = _phrases(config["phrase_list"])
+            self._phrases = self._checked(self._sample_rate, phrases).phrases
 
     def settings(self) -> StreamSettings:
-        """The settings of the stream.
+        """The settings of the stream."""
+        return self._checked(self._sample_rate, self._phrases)
+
+    def _checked(self, sample_rate: int, phrases: tuple[str, ...]) -> StreamSettings:
+        """Settings with a rate and phrases that may be new.
 
         Raises:
-            BadMessage: if the sample rate is out of range.
+            BadMessage: if the sample rate is out of range, or the model cannot spell a phrase.
         """
         try:
-            return StreamSettings(
-                sample_rate=self._sample_rate,
+            settings = StreamSettings(
+                sample_rate=sample_rate,
                 has_confidence=self.has_words,
                 num_best=self.max_alternatives,
+                phrases=phrases,
                 partial_seconds=PARTIAL_SECONDS if self.has_words else 0.0,
             )
+            self._check(settings)
         except ValueError as error:
-            self._sample_rate = DEFAULT_RATE
             raise BadMessage("bad_config", str(error)) from None
+        return settings
+
+
+def _phrases(value: Any) -> tuple[str, ...]:
+    """A list of phrases, also as a JSON text, without the word that stands for all others."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            value = None
+    if not isinstance(value, list) or not all(isinstance(phrase, str) for phrase in value):
+        raise BadMessage("bad_config", "phrase_list should be a list of strings")
+    return tuple(phrase for phrase in value if phrase != UNKNOWN)
 
 
 def _number(name: str, value: Any) -> int:
@@ -105,7 +135,7 @@ class _VoskStream:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._config = VoskConfig()
+        self._config = VoskConfig(connection.service.check)
         self._session: Session | None = None
         self._error = ""
 
@@ -117,9 +147,19 @@ class _VoskStream:
             session.close()
             await session.ended()
             self._connection.service.log_end(session, stop.reason)
-        answer = {} if session is None and str(stop) else self._rest()
-        await self._connection.send(answer | ({"error": str(stop)} if str(stop) else {}))
+        # In another thread: of a whole file that came at once it may be much.
+        await self._connection.send_text(await asyncio.to_thread(self._last_text, stop))
         await self._connection.close(stop.reason)
+
+    def _last_text(self, stop: Stop) -> str:
+        """The last answer: what was not told, and what is wrong if anything is."""
+        session = self._session
+        answer = {} if session is None and str(stop) else self._rest()
+        errors = [str(stop) or answer.get("error", "")]
+        if session is not None and session.backlog_seconds:
+            errors.append(f"the last {session.backlog_seconds:.3f} seconds were not heard")
+        error = "; ".join(filter(None, errors))
+        return written(answer | ({"error": error} if error else {}))
 
     async def _listen(self) -> Stop:
         try:
@@ -162,7 +202,9 @@ class _VoskStream:
         session = self._session
         answer: dict[str, Any] = {"partial": ""}
         if session is not None and session.segments:
-            answer = self._result([session.segments.popleft()])
+            first = session.segments[0]
+            is_whole = first.number not in session.awaited
+            answer = self._result(1) if is_whole else {"partial": first.transcript.text}
         elif session is not None and session.partial is not None:
             answer = {"partial": session.partial.text}
         error, self._error = self._error, ""
@@ -172,17 +214,24 @@ class _VoskStream:
         """All that was not told, as one result."""
         session = self._session
         if session is None:
-            return self._result([])
-        rest = list(session.segments)
-        session.segments.clear()
+            return self._result(0)
         failure = {} if session.failure is None else {"error": session.failure}
-        return self._result(rest) | failure
+        return self._result(len(session.segments)) | failure
 
-    def _result(self, segments: Sequence[Segment]) -> dict[str, Any]:
+    def _result(self, count: int) -> dict[str, Any]:
+        """The first segments that were not told, as one result."""
         config = self._config
+        segments = [_taken(self._session) for _ in range(count) if self._session is not None]
         if config.max_alternatives:
             return alternatives_result(segments, has_words=config.has_words)
         return plain_result(segments, has_words=config.has_words)
+
+
+def _taken(session: Session) -> Segment:
+    """The first segment that was not told, with its alternatives."""
+    segment = session.segments.popleft()
+    alternatives = session.alternatives.pop(segment.number, segment.alternatives)
+    return dataclasses.replace(segment, alternatives=alternatives)
 
 
 def plain_result(segments: Sequence[Segment], *, has_words: bool) -> dict[str, Any]:

@@ -10,16 +10,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import torch
+
 from midge.decoding.streams import StreamingDecoder
 from midge.serve.jobs import Job
 from midge.serve.metrics import Metrics
-from midge.serve.sessions import News, Session
+from midge.serve.searches import Searcher, give_way
+from midge.serve.sessions import Delivery, News, Session
 
 _logger = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
-Delivery = tuple[Session, News]
-"""What is told to whom."""
 
 
 class Worker:
@@ -27,23 +28,33 @@ class Worker:
 
     It works in rounds. Each takes the new sound of every session, steps all streams that are ready
     by one block, together, and tells what came of it. A stream alone is decoded at once; the more
-    there are, the more have become ready during a round, and the larger the batches.
+    there are, the more have become ready during a round, and the larger the batches. The
+    alternatives of segments are another thread's, because all streams would wait for them.
 
     Args:
-        decoder: what streams run on; no other thread may use it meanwhile.
+        decoder: what streams run on; other threads may step other streams of it.
         metrics: where to count.
         keep_folder: where samples are kept; None keeps none.
+        gives_way: whether other threads come first.
     """
 
     def __init__(
-        self, decoder: StreamingDecoder, metrics: Metrics, keep_folder: Path | None = None
+        self,
+        decoder: StreamingDecoder,
+        metrics: Metrics,
+        keep_folder: Path | None = None,
+        *,
+        gives_way: bool = False,
     ) -> None:
         self._decoder = decoder
         self._metrics = metrics
         self._keep_folder = keep_folder
         self._jobs: list[Job] = []
         self._new: deque[Session] = deque()
+        self._gives_way = gives_way
         self._is_stopping = False
+        self._searcher = Searcher(metrics)
+        self._num_threads = torch.get_num_threads()
         self._signal = threading.Event()
         self._thread = threading.Thread(target=self._run, name="midge-worker", daemon=True)
         self._deliver: Callable[[Sequence[Delivery]], None]
@@ -52,9 +63,10 @@ class Worker:
         """Starts the thread.
 
         Args:
-            deliver: called in it with what each round found.
+            deliver: called with what each round found, in the thread or that of the searches.
         """
         self._deliver = deliver
+        self._searcher.start(deliver)
         self._thread.start()
 
     def stop(self) -> None:
@@ -62,6 +74,7 @@ class Worker:
         self._is_stopping = True
         self.wake()
         self._thread.join()
+        self._searcher.stop()
 
     def wake(self) -> None:
         """Says that there is something to do. Any thread may."""
@@ -73,6 +86,10 @@ class Worker:
         self.wake()
 
     def _run(self) -> None:
+        if self._gives_way:
+            give_way()
+        else:
+            torch.set_num_threads(self._num_threads)  # of this thread
         while not self._is_stopping:
             self._signal.wait()
             self._signal.clear()
@@ -94,8 +111,11 @@ class Worker:
         self._jobs = [job for job in self._jobs if not job.is_over]
         if touched:
             self._metrics.busy_seconds.add(time.perf_counter() - started)
+        searches = [(job.session, search) for job in touched for search in job.take_searches()]
         if news:
             self._deliver(news)
+        for session, search in searches:  # after their segments were told
+            self._searcher.add(session, search)
         return bool(touched)
 
     def _begin(self, session: Session) -> None:

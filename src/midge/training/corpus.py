@@ -42,12 +42,15 @@ def read_utterances(paths: Sequence[Path]) -> list[Utterance]:
     """The utterances of several manifests, in order.
 
     Raises:
-        ValueError: if a line is no utterance, or two utterances have one id.
+        ValueError: if a line is no utterance, two utterances have one id, or a manifest is empty.
         OSError: if a manifest cannot be read.
     """
     found: dict[str, Utterance] = {}
     for path in paths:
-        for utterance in read_manifest(path):
+        utterances = read_manifest(path)
+        if not utterances:
+            raise ValueError(f"{path} should hold utterances, it is empty")
+        for utterance in utterances:
             if utterance.id in found:
                 raise ValueError(
                     f"{path} has an utterance {utterance.id!r}, which another manifest has too; "

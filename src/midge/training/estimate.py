@@ -56,10 +56,18 @@ class Estimate:
         return line
 
 
-def check_context(config: LatticeConfig, vocab_size: int) -> None:
+def check_context(
+    config: LatticeConfig, vocab_size: int, num_characters: int | None = None
+) -> None:
     """Refuses a context with more arcs than any training run can afford.
 
     To be called before the model is made, which alone would fill the memory.
+
+    Args:
+        config: the lattice.
+        vocab_size: number of labels.
+        num_characters: how many different ones the text has, if known. Fewer labels than that
+            cannot spell it.
 
     Raises:
         ValueError: if it is too large; says what would fit.
@@ -75,7 +83,10 @@ def check_context(config: LatticeConfig, vocab_size: int) -> None:
     fitting = int(_MAX_NUM_ARCS ** (1 / (context_size + 1)))
     while _num_arcs(fitting, context_size) > _MAX_NUM_ARCS:
         fitting -= 1
-    fixes.append(f"at most {fitting} tokens (tokens.vocab_size={fitting}, or graphemes)")
+    if num_characters is None:
+        fixes.append(f"at most {fitting} tokens (tokens.vocab_size={fitting})")
+    elif num_characters <= fitting:
+        fixes.append(f"at most {fitting} tokens (tokens.vocab_size={fitting}, or graphemes)")
     if config.parts().normalization != "global":
         fixes.append("lattice.context_size='full', decoded by beam search")
     raise ValueError(

@@ -30,7 +30,7 @@ def fresh_recognizer(recipe: Recipe, utterances: Sequence[Utterance]) -> Recogni
         ValueError: if the context is too large, or no audio can be read.
     """
     tokens = build_tokens(recipe.tokens, ((u.id, u.text) for u in utterances))
-    check_context(recipe.lattice, tokens.vocab_size)
+    check_context(recipe.lattice, tokens.vocab_size, tokens.num_characters)
     torch.manual_seed(recipe.training.seed)
     recognizer = Recognizer(recipe.recognizer, tokens)
     recognizer.front_end.fit(

@@ -1,7 +1,8 @@
 """What a run says: a log in JSON lines, TensorBoard if asked, and progress for whoever watches.
 
-The log holds one object per line with a field `kind`: "start", "step", "skipped", "evaluation",
-"finish". A resumed run cuts it back to its checkpoint, so that each step is there once.
+The log holds one object per line with a field `kind`: "start", "uncovered", "step", "skipped",
+"evaluation", "finish". A resumed run cuts it back to its checkpoint, so that each step is there
+once.
 """
 
 from __future__ import annotations
@@ -105,6 +106,10 @@ class Display:
         if self._stream.isatty() and not is_silent:
             self._live = _live(self._stream)
             self._task = self._live.add_task("training", total=total, completed=done, note="")
+
+    def begin(self) -> None:
+        """Reckons the time left from now on."""
+        self._started = self._clock()
 
     def tell(self, text: str) -> None:
         """Says something."""

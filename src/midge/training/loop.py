@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import chain, islice
+from typing import Any
 
 from midge.data.loading import Batch, BatchLoader
-from midge.data.plan import plan_forever
+from midge.data.plan import plan_batches, plan_forever
 from midge.models.recognizer import Recognizer
 from midge.progress import format_seconds
 from midge.training.averaging import Averaging
@@ -24,7 +25,7 @@ from midge.training.updates import StepResult, Updates
 _MAX_FAILED = 20
 """Steps in a row without a finite gradient after which a run gives up."""
 _NUM_TIMED = 5
-"""Steps after which the time of all is told."""
+"""Steps after which the time of all is told once more, as measured."""
 
 
 class TrainingError(ValueError):
@@ -75,8 +76,11 @@ class Training:
             CheckpointError: if a checkpoint cannot be written.
             TrainingError: if the gradients are not finite any more.
         """
-        config, meter = self.recipe.training, Meter()
+        config = self.recipe.training
         batches = self._batches()
+        if not self._is_over():
+            batches = self._foretold(batches)
+        meter = Meter()
         while not self._is_over():
             step = self.state.step + 1
             with meter.waiting():
@@ -109,16 +113,39 @@ class Training:
 
     def _batches(self) -> Iterator[Batch]:
         """This process's share of each batch, from the next one on, without end."""
-        data = self.recipe.data
-        plan = plan_forever(
-            [utterance.duration for utterance in self.corpus.utterances],
-            seed=self.recipe.training.seed,
-            batch_seconds=data.batch_seconds,
-            max_batch_size=data.max_batch_size,
-            epoch=self.state.epoch,
-            index=self.state.batch,
-        )
+        plan = plan_forever(**self._planned(), epoch=self.state.epoch, index=self.state.batch)
         return self.loader.load(plan)
+
+    def _planned(self) -> dict[str, Any]:
+        """Of what the batches are made."""
+        return {
+            "durations": [utterance.duration for utterance in self.corpus.utterances],
+            "seed": self.recipe.training.seed,
+            "batch_seconds": self.recipe.data.batch_seconds,
+            "max_batch_size": self.recipe.data.max_batch_size,
+        }
+
+    def _foretold(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Says how long the run will take, by a trial of the first batch; gives all batches.
+
+        The steps do not notice it: each draws its random numbers from a seed of its own.
+        """
+        config = self.recipe.training
+        share = list(islice(batches, config.accumulation))
+        tried = max(share, key=lambda batch: int(batch.num_features.sum()))
+        num_frames = int(tried.num_features.sum())
+        if num_frames:
+            seconds = self.updates.try_batch(self.state.step + 1, tried) / num_frames
+            num_batches = len(plan_batches(**self._planned(), epoch=self.state.epoch))
+            num_planned = self.corpus.num_frames / num_batches / self.group.world_size
+            seconds *= config.accumulation * num_planned
+            left = config.num_steps - self.state.step
+            self.display.tell(
+                f"about {seconds:.2f} s per step, by a trial of one batch: {left} steps take about "
+                f"{format_seconds(left * seconds)}, evaluations apart"
+            )
+        self.display.begin()
+        return chain(share, batches)
 
     def _count(self, step: int, share: Sequence[Batch], result: StepResult) -> None:
         """Notes where the run is, and names what was skipped."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,16 @@ class RunFolder:
     def model(self) -> Path:
         """The finished recognizer."""
         return self.path / "model"
+
+    def check(self) -> None:
+        """Makes the folder, and makes sure that files can be written to it.
+
+        Raises:
+            OSError: if not.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=self.path):
+            pass
 
     def write_recipe(self, recipe: Recipe) -> None:
         """Writes the recipe, overrides included."""

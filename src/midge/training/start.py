@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from midge.data.loading import BatchLoader
 from midge.data.utterances import Utterance
 from midge.models.recognizer import Recognizer
 from midge.progress import format_seconds
+from midge.tokens import Tokens
 from midge.training.averaging import Averaging
 from midge.training.checkpoints import Checkpoint
 from midge.training.config import Recipe
@@ -31,6 +32,8 @@ from midge.training.run import Keeper, RunFolder, RunState, find_checkpoint, tok
 from midge.training.updates import Updates
 
 _Tell = Callable[[str], None]
+_MAX_NUM_NAMED = 5
+"""Utterances that a line names."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +100,12 @@ def opened_run(
         utterances = read_utterances(recipe.data.train_paths)
         dev = sorted(read_utterances(recipe.data.dev_paths), key=lambda each: each.duration)
         checkpoint = find_checkpoint(folder, recipe, tell)
+        if group.is_first:
+            folder.check()  # now, not after minutes of reading
         recognizer, corpus = _recognizer(recipe, utterances, checkpoint, init_from, tell)
         group.share(recognizer.to(group.device).train())
-        _describe(recipe, corpus, dev, recognizer, group, tell)
+        uncovered = _uncovered(dev, recognizer.tokens)
+        _describe(recipe, corpus, dev, recognizer, group, tell, uncovered)
 
         updates = Updates(recognizer, recipe.training, group)
         averaging = Averaging(recognizer, recipe.training)
@@ -107,7 +113,7 @@ def opened_run(
         state = RunState() if checkpoint is None else keeper.restore(checkpoint)
         log = None
         if group.is_first:
-            log = _opened_log(recipe, folder, checkpoint, tensorboard)
+            log = _opened_log(recipe, folder, checkpoint, tensorboard, uncovered)
             stack.callback(log.close)
         loader, dev_loader = _loaders(recipe, recognizer, corpus, dev, group, stack)
         yield Training(
@@ -188,6 +194,7 @@ def _describe(
     recognizer: Recognizer,
     group: ProcessGroup,
     tell: _Tell,
+    uncovered: Mapping[str, str],
 ) -> None:
     """Says what will be trained on and what that needs."""
     if not group.is_first:
@@ -200,11 +207,28 @@ def _describe(
     )
     for reason, ids in corpus.left_out.items():
         tell(f"{len(ids)} utterances are left out of training, {reason}: {ids[0]}, ...")
+    if uncovered:
+        named = [f"{name} ({characters!r})" for name, characters in uncovered.items()]
+        more = ", ..." if len(named) > _MAX_NUM_NAMED else ""
+        tell(
+            f"{len(named)} utterances of development data have characters that no token spells; "
+            "their words are scored, their loss is not: " + ", ".join(named[:_MAX_NUM_NAMED]) + more
+        )
     tell(estimate(recognizer, recipe, corpus, group.world_size).describe())
 
 
+def _uncovered(utterances: Iterable[Utterance], tokens: Tokens) -> dict[str, str]:
+    """By id, the characters of references that no token spells."""
+    found = {utterance.id: tokens.uncovered(utterance.text) for utterance in utterances}
+    return {name: characters for name, characters in found.items() if characters}
+
+
 def _opened_log(
-    recipe: Recipe, folder: RunFolder, checkpoint: Checkpoint | None, tensorboard: bool
+    recipe: Recipe,
+    folder: RunFolder,
+    checkpoint: Checkpoint | None,
+    tensorboard: bool,
+    uncovered: Mapping[str, str],
 ) -> RunLog:
     """The log, without what a killed run wrote after its checkpoint."""
     folder.write_recipe(recipe)
@@ -212,6 +236,9 @@ def _opened_log(
     cut_log(folder.log, step if checkpoint else -1)
     log = RunLog(folder.log, folder.tensorboard if tensorboard else None)
     log.write("start", step=step, recipe=to_table(recipe))
+    if uncovered and checkpoint is None:
+        utterances = [{"id": name, "characters": x} for name, x in uncovered.items()]
+        log.write("uncovered", step=step, utterances=utterances)
     return log
 
 

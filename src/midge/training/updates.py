@@ -7,6 +7,7 @@ number: dropout draws from a generator that is seeded by (seed, step, process) b
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -88,6 +89,29 @@ class Updates:
         for batch in batches:
             self._add_gradients(step, batch_on(batch, self._group.device), sums)
         return self._apply(step, sums, is_interrupted)
+
+    def try_batch(self, step: int, batch: Batch) -> float:
+        """Times the gradients of a batch; parameters and random numbers stay as they were.
+
+        Args:
+            step: the step that it is for.
+            batch: with at least one utterance.
+
+        Returns:
+            Seconds of a second pass: the first makes everything ready.
+        """
+        device = self._group.device
+        batch = batch_on(batch, device)
+        seconds = 0.0
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            for _ in range(2):
+                started = _now(device)
+                result = self._losses(step, batch)
+                assert result is not None, "a batch to try has utterances"
+                result.losses.sum().backward()
+                seconds = _now(device) - started
+        self._optimizer.zero_grad(set_to_none=True)
+        return seconds
 
     def _add_gradients(self, step: int, batch: Batch, sums: _Sums) -> None:
         sums.skipped += batch.skipped
@@ -172,9 +196,8 @@ class Updates:
         for key, value in moments.items():
             name, _, quantity = key.rpartition("/")
             parameter = self._parameters[name]
-            # Adam counts steps on the CPU, wherever the parameters are.
-            place = value if quantity == "step" else value.to(parameter.device)
-            self._optimizer.state[parameter][quantity] = place
+            # The count of steps too: a fused Adam keeps it where the parameters are.
+            self._optimizer.state[parameter][quantity] = value.to(parameter.device)
 
 
 def _without_loss(batch: Batch, result: BatchLosses) -> list[Skipped]:
@@ -182,6 +205,13 @@ def _without_loss(batch: Batch, result: BatchLosses) -> list[Skipped]:
     reasons = {True: "no path spells its labels", False: "its loss is not a number"}
     rows = zip(batch.ids, result.is_finite.tolist(), result.has_numbers.tolist(), strict=True)
     return [Skipped(name, reasons[is_number]) for name, is_fine, is_number in rows if not is_fine]
+
+
+def _now(device: torch.device) -> float:
+    """The time in seconds, once a device has done what it was asked."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

@@ -133,6 +133,7 @@ class Page {
       state: (state, details) => this._sessionState(state, details),
       partial: (words) => this._transcript.setOpen(words),
       final: (segment) => this._transcript.close(segment),
+      alternatives: (key, found) => this._transcript.setAlternatives(key, found),
       heard: () => this._show(),
       warning: (warning) => this._warn(warning),
       broken: (seconds) => this._transcript.keepBefore(seconds),
@@ -202,12 +203,12 @@ class Page {
     this._spectrogram.setWords(firm.slice(-NUM_PICTURED), tentative);
     this._downloads.update(this._source !== null);
     if (!this._session) return;
-    const { seconds, heardSeconds } = this._session;
+    const { seconds, decodedSeconds } = this._session;
     const before = this._transcript.seconds - seconds;
     const newest = [...committed, ...tentative].map((word) => ({ end: word.end - before }));
     // Speech has gone on since the last piece of sound.
     const position = seconds + (performance.now() - this._pushedAt) / 1000;
-    if (!this._source.isFast) this._latency.compare(position, seconds - heardSeconds, newest);
+    if (!this._source.isFast) this._latency.compare(position, seconds - decodedSeconds, newest);
   }
 
   _clear() {

@@ -64,7 +64,7 @@ export class LatencyMeter {
   /**
    * Compares the sound with what has come back. Times count from the beginning of the recording.
    * @param {number} position how far the speech is by now.
-   * @param {number} underWay sound that the server has not heard yet.
+   * @param {number} underWay sound that the server has not decoded yet.
    * @param {object[]} words the newest ones.
    */
   compare(position, underWay, words) {

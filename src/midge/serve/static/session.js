@@ -20,6 +20,9 @@ const PASSING = new Set(["full", "client_full", "shutdown"]);
 /** So many errors without a final segment between them, and a further attempt would only repeat. */
 const MAX_ERRORS = 3;
 
+/** Connections of the page so far: their segments are all numbered from 0. */
+let numConnections = 0;
+
 export class Session {
   /**
    * @param {string} address of the server's streams.
@@ -27,7 +30,8 @@ export class Session {
    * @param {object} handlers
    *   `state(name, details)`: connecting, live, waiting {seconds, attempt}, finishing, ended, or
    *   failed {code, message};
-   *   `partial({committed, tentative})` and `final({start, end, words, alternatives})`;
+   *   `partial({committed, tentative})` and `final({key, start, end, words, alternatives})`;
+   *   `alternatives(key, alternatives)`: of a segment that was final before;
    *   `heard()` after every event; `warning({code, message})`;
    *   `broken(seconds)`: what lies before cannot be sent again;
    *   `lost(seconds)`: sound that was never sent.
@@ -41,7 +45,8 @@ export class Session {
     this._numSent = 0;
     this._numLost = 0;
     this._base = 0;
-    this._heard = 0;
+    this._decoded = 0;
+    this._committed = [];
     this._attempt = 0;
     this._isReady = false;
     this._wasReady = false;
@@ -59,9 +64,9 @@ export class Session {
     return this._kept.end / this._rate;
   }
 
-  /** How far the server has heard. */
-  get heardSeconds() {
-    return this._heard;
+  /** How far the server has decoded. */
+  get decodedSeconds() {
+    return this._decoded;
   }
 
   /** Whether a source that need not wait may go on: little is under way. */
@@ -69,7 +74,7 @@ export class Session {
     return (
       this._isReady &&
       this._connection.numWaiting < MAX_BYTES_WAITING &&
-      this.seconds - this._heard < MAX_SECONDS_AHEAD
+      this.seconds - this._decoded < MAX_SECONDS_AHEAD
     );
   }
 
@@ -102,6 +107,8 @@ export class Session {
     clearTimeout(this._timer);
     this._error = null;
     if (this._attempt === 0) this._tell("connecting");
+    numConnections += 1;
+    this._number = numConnections;
     this._connection = new Connection(this._address, this._start, {
       event: (event) => this._take(event),
       closed: () => this._closed(),
@@ -114,6 +121,7 @@ export class Session {
       partial: () => this._partial(event),
       final: () => this._final(event),
       end_of_speech: () => this._final(event),
+      alternatives: () => this._handlers.alternatives(this._key(event), event.alternatives),
       error: () => this._fault(event),
       end: () => this._isEndAwaited() && this._end("ended"),
       behind: () => this._handlers.warning({ code: "behind", seconds: event.seconds }),
@@ -128,6 +136,7 @@ export class Session {
     this._isReady = this._wasReady = true;
     this._base = this._kept.start / this._rate;
     this._numSent = this._kept.start;
+    this._committed = [];
     this._tell(this._isFinishing ? "finishing" : "live");
     if (this._numLost > 0) this._handlers.lost(this._numLost / this._rate);
     this._numLost = 0;
@@ -141,16 +150,24 @@ export class Session {
     this._numSent = this._kept.end;
   }
 
-  _partial({ committed, tentative, seconds }) {
-    this._heard = this._base + seconds;
+  /** Names a segment, over all connections. */
+  _key({ segment }) {
+    return `${this._number}:${segment}`;
+  }
+
+  /** Words that are committed are told once. */
+  _partial({ committed, tentative, decoded_seconds: seconds }) {
+    this._decoded = this._base + seconds;
+    for (const word of this._shifted(committed)) this._committed.push(word);
     this._handlers.partial({
-      committed: this._shifted(committed),
+      committed: this._committed,
       tentative: this._shifted(tentative),
     });
   }
 
-  _final({ start, end, reason, words, alternatives }) {
-    this._heard = Math.max(this._heard, this._base + end);
+  _final({ segment, start, end, reason, words, alternatives }) {
+    this._decoded = Math.max(this._decoded, this._base + end);
+    this._committed = [];
     if (reason === "end" && !this._isEndAwaited()) {
       // The server stops in the middle: the words stand until they have been heard again.
       this._handlers.partial({ committed: this._shifted(words), tentative: [] });
@@ -161,6 +178,7 @@ export class Session {
     this._kept.dropBefore(Math.round((this._base + (last + end) / 2) * this._rate));
     this._numErrors = 0;
     this._handlers.final({
+      key: this._key({ segment }),
       start: this._base + start,
       end: this._base + end,
       words: this._shifted(words),

@@ -7,8 +7,8 @@ export class Transcript {
 
   /** Forgets everything. */
   clear() {
-    /** Segments that are over: {start, end, words, alternatives, isFinal}. One that the server had
-     * no time to confirm is not final. */
+    /** Segments that are over: {key, start, end, words, alternatives, isFinal}. One that the server
+     * had no time to confirm is not final. */
     this.segments = [];
     /** Words of the segment that is being heard. */
     this.open = { committed: [], tentative: [] };
@@ -54,15 +54,22 @@ export class Transcript {
   }
 
   /** The open segment is over; one without words leaves nothing. */
-  close({ start, end, words, alternatives }) {
+  close({ key, start, end, words, alternatives }) {
     this.open = { committed: [], tentative: [] };
     this._add({
+      key,
       start: start + this._past,
       end: end + this._past,
       words: this._later(words),
       alternatives,
       isFinal: true,
     });
+  }
+
+  /** Other readings of a segment that is over, which take longer than its words. */
+  setAlternatives(key, alternatives) {
+    const segment = this.segments.findLast((each) => each.key === key);
+    if (segment !== undefined) segment.alternatives = alternatives;
   }
 
   /** Words of the open segment that end before a time of the recording will not be heard again. */
