@@ -79,7 +79,7 @@ def test_confidences_are_those_of_the_whole_recording(name, monkeypatch):
     monkeypatch.setattr(
         TailSampler,
         "sample",
-        lambda self, frames, state: sample(self, frames, state, num_samples),
+        lambda self, frames, state, known=None: sample(self, frames, state, num_samples, known),
     )
     recognizer, samples = RECOGNIZERS[name], noise(0.4, seed=1)
     # The most probable sequences exactly, the rest by other samples.

@@ -21,6 +21,7 @@ from midge.decoding.blank_penalty import with_blank_penalty
 from midge.decoding.endpointing import EndpointConfig
 from midge.decoding.events import Partial, Segment, event_json
 from midge.decoding.live import decode_blocks, decode_offline, decode_together, follow
+from midge.decoding.live_posteriors import TailSampler
 from midge.decoding.offline import DecoderConfig, OfflineDecoder
 from midge.decoding.streams import Stream, StreamingDecoder
 from midge.encoders import ConformerConfig
@@ -611,3 +612,24 @@ def test_bad_arguments_are_named():
     table = midge.RecognitionLattice(context, midge.FrameDependent(), midge.TableWeights(context))
     with pytest.raises(ValueError, match="TableWeights, which has no bias"):
         with_blank_penalty(table, 1.0)
+
+
+def test_confidences_of_the_last_look_cost_nothing(monkeypatch):
+    """Words are those of now; what the last look has not seen has no confidence."""
+    decoder = next(iter(DECODERS.values()))
+    stream = decoder.stream(RATE, has_confidence=True)
+    num_unsure = num_kept = 0
+    for number, piece in enumerate(np.array_split(noise(3.0, seed=5), 30)):
+        stream.accept(piece)
+        if number % 5 == 0:
+            before = {word.text for word in stream.result().words}
+            continue
+        with monkeypatch.context() as patch:
+            patch.setattr(TailSampler, "look", None)
+            quick = stream.result(is_sure=False)
+        assert [word.text for word in quick.words] == [word.text for word in stream.result().words]
+        num_unsure += sum(word.confidence is None for word in quick.words)
+        num_kept += sum(word.confidence is not None and word.text in before for word in quick.words)
+        for word in quick.words[: quick.num_committed]:
+            assert word.confidence is not None
+    assert num_unsure and num_kept

@@ -109,6 +109,24 @@ def test_threads_may_share_a_counter():
     assert counter.value == 20_000
 
 
+def test_confidences_take_places_of_plain_streams():
+    admission = Admission(Limits(max_streams=6, confident_places=3))
+    with admission.admitted("a"), admission.costly(True):
+        with admission.admitted("b"), admission.costly(True):
+            assert admission.num_streams == 2
+            with pytest.raises(Refusal, match="has 2 streams, and carries 6 plain ones, of which"):
+                admission.admitted("c").__enter__()
+        with admission.admitted("b"), admission.costly(False), admission.admitted("c"):
+            with pytest.raises(Refusal, match="full"), admission.costly(True):
+                pass
+            with admission.costly(False):
+                assert admission.num_streams == 3
+    # Alone even the costliest is let in.
+    lone = Admission(Limits(max_streams=1, confident_places=9))
+    with lone.admitted("a"), lone.costly(True):
+        assert lone.num_streams == 1
+
+
 def test_places_are_given_back():
     admission = Admission(Limits(max_streams=2, max_streams_per_client=1))
     with admission.admitted("a"), admission.admitted("b"):

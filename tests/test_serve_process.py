@@ -28,8 +28,9 @@ from midge.decoding.events import Partial
 from midge.decoding.live import decode_offline
 from midge.decoding.streams import Stream
 from midge.models import load
-from midge.serve.capacity import measured_capacity
+from midge.serve.capacity import block_seconds, measured_capacity
 from midge.serve.endpoints import Endpoint
+from midge.serve.jobs import LOOK_SECONDS
 from midge.serve.settings import PAGE_SETTINGS
 from midge.serve.web import STATIC
 from recognizers import RATE, noise, tiny_recognizer
@@ -306,16 +307,25 @@ def test_the_capacity_is_that_for_streams_of_the_page(monkeypatch):
     """What is measured has words to be sure of, whatever the model makes of noise."""
     looks: list[Partial] = []
     result = Stream.result
+    num_quick = 0
 
-    def noted(stream: Stream) -> Partial:
-        looks.append(result(stream))
+    def noted(stream: Stream, *, is_sure: bool) -> Partial:
+        nonlocal num_quick
+        partial = result(stream, is_sure=is_sure)
         assert stream._num_best == 3
-        return looks[-1]
+        if is_sure:
+            looks.append(partial)
+        else:
+            num_quick += 1
+        return partial
 
     monkeypatch.setattr(Stream, "result", noted)
     measured_capacity(DECODER)
     words = [word for look in looks for word in look.words]
     assert len(words) > len(looks) and all(word.confidence is not None for word in words)
+    # As often as a stream of the page is looked at.
+    num_between = round(LOOK_SECONDS / block_seconds(DECODER))
+    assert len(looks) + num_quick == pytest.approx(num_between * len(looks), rel=0.25)
     page = (STATIC / "settings.js").read_text()
     assert "hasConfidence: true," in page and "numBest: 3," in page
     assert PAGE_SETTINGS.has_confidence and PAGE_SETTINGS.num_best == 3

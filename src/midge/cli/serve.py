@@ -23,7 +23,7 @@ from midge.serve.capacity import measured_capacity
 from midge.serve.endpoints import Endpoint
 from midge.serve.logs import write_logs
 from midge.serve.service import ModelCard, Service
-from midge.serve.settings import Limits
+from midge.serve.settings import Limits, StreamSettings
 
 if TYPE_CHECKING:
     from midge.serve.runner import Server
@@ -207,7 +207,11 @@ def _service(arguments: argparse.Namespace, access: Access) -> Service:
     recognizer = load(folder)
     decoder = StreamingDecoder(recognizer, margin=arguments.margin, block_size=arguments.block_size)
     if arguments.max_streams is None:
-        limits = dataclasses.replace(limits, max_streams=measured_capacity(decoder))
+        plain = measured_capacity(decoder, settings=StreamSettings())
+        confident = min(plain, measured_capacity(decoder))
+        limits = dataclasses.replace(
+            limits, max_streams=plain, confident_places=round(plain / confident)
+        )
     return Service(
         decoder,
         model_card(recognizer, folder),

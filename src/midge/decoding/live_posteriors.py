@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from midge.contexts import FiniteContext
+from midge.contexts.spaces import Arcs
 from midge.decoding.confidence import (
     SAMPLED_LEVEL,
     Confidence,
@@ -32,6 +33,7 @@ from midge.decoding.confidence import (
 from midge.decoding.errors import align
 from midge.lattices import RecognitionLattice
 from midge.lattices.paths import path_of_symbols, sample_paths
+from midge.lattices.recursion import Recursion
 from midge.lattices.whole import WholeLattice
 from midge.tokens import Tokens
 
@@ -55,6 +57,9 @@ class Window:
         """Its first frame, counted from the start of the segment."""
         self.frames = nothing
         """[num_frames, input_size]."""
+        self.arcs: Arcs | None = None
+        """[1, n, ...], of the first n frames: those of the last look. They do not change, and most
+        of a look would be spent on them."""
         self._context = context
         self._settled_state = context.start
         self._num_settled = 0
@@ -65,8 +70,11 @@ class Window:
 
     def begin_at(self, first: int) -> None:
         """Forgets the frames before one, which is not before the first."""
-        # A copy: a view would keep what is forgotten.
-        self.frames = self.frames[first - self.first :].clone()
+        # Copies: a view would keep what is forgotten.
+        num_forgotten = first - self.first
+        self.frames = self.frames[num_forgotten:].clone()
+        if self.arcs is not None:
+            self.arcs = self.arcs.map(lambda x: x[:, num_forgotten:].clone())
         self.first = first
 
     def state(self, settled: Sequence[int], tentative: Sequence[int]) -> int:
@@ -119,7 +127,13 @@ class TailSampler:
         return Window(self._context, self._nothing)
 
     @torch.no_grad()
-    def sample(self, frames: Tensor, state: int, num_samples: int = NUM_SAMPLES) -> list[Labels]:
+    def sample(
+        self,
+        frames: Tensor,
+        state: int,
+        num_samples: int = NUM_SAMPLES,
+        known: Arcs | None = None,
+    ) -> list[Labels]:
         """Label sequences of frames, each drawn with its posterior probability.
 
         The random numbers are the same at every call, so that a stream can be heard again.
@@ -128,15 +142,35 @@ class TailSampler:
             frames: [num_frames, input_size].
             state: of the context, after the labels that come before.
             num_samples: how many.
+            known: [1, num_frames, ...], the arcs, where they are at hand.
         """
+        generator = torch.Generator(frames.device).manual_seed(0)
+        start = state * self._num_copies
+        drawn = sample_paths(self._recursion(frames), num_samples, generator, start, known)
+        path = path_of_symbols(*drawn, self._whole.alignment, self._whole.deduplicate)
+        return [tuple(labels) for (labels,) in path.labels()]
+
+    def look(self, window: Window, state: int) -> list[Labels]:
+        """The same of a window, which keeps its arcs for the next look."""
+        with torch.no_grad():
+            window.arcs = self._arcs(window.frames, window.arcs)
+        return self.sample(window.frames, state, known=window.arcs)
+
+    def _arcs(self, frames: Tensor, known: Arcs | None) -> Arcs:
+        """The arcs of all frames. One at a time: so they are the same whenever one looks."""
+        parts = [] if known is None else [known]
+        num_known = 0 if known is None else known.blank.shape[1]
+        for frame in frames[num_known:].split(1):
+            source = self._recursion(frame).source
+            parts.append(source.arcs(source.inputs, range(len(frame))))
+        tensors = [part.tensors() for part in parts]
+        return Arcs(**{name: torch.cat([x[name] for x in tensors], 1) for name in tensors[0]})
+
+    def _recursion(self, frames: Tensor) -> Recursion:
         count = torch.full_like(self._start, len(frames))
         heard = self._weights.scorer(frames[None], count, self._start)
         # The states are embedded already; what is new are the frames.
-        recursion = self._whole.recursion(dataclasses.replace(self._scorer, step=heard.step), count)
-        generator = torch.Generator(frames.device).manual_seed(0)
-        drawn = sample_paths(recursion, num_samples, generator, state * self._num_copies)
-        path = path_of_symbols(*drawn, self._whole.alignment, self._whole.deduplicate)
-        return [tuple(labels) for (labels,) in path.labels()]
+        return self._whole.recursion(dataclasses.replace(self._scorer, step=heard.step), count)
 
 
 class LiveConfidence:
@@ -210,7 +244,7 @@ class LiveConfidence:
         return values
 
     def _sampled(self, labels: Sequence[int], state: int) -> list[Confidence]:
-        samples = self._sampler.sample(self.window.frames, state)
+        samples = self._sampler.look(self.window, state)
         found = confidences(tuple(labels), Posterior({}, samples), self._words)
         return [sampled_confidence(each.value, len(samples)) for each in found]
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from midge.decoding.confidence import Confidence, with_confidence
 from midge.decoding.decoded import DecodedSegment, by_text, with_segments
+from midge.decoding.errors import align
 from midge.decoding.live_alternatives import AlternativesSearch, LiveAlternatives
 from midge.decoding.live_phrases import LivePhrases
 from midge.decoding.live_posteriors import LiveConfidence
@@ -132,15 +133,20 @@ class OpenSegment:
             self._confidence.forget(len(taken))
             self._looked = _Look(left.labels, left.frames, left.num_frames, values[len(taken) :])
 
-    def words(self, limit: float = math.inf) -> tuple[tuple[TimedWord, ...], int]:
+    def words(
+        self, limit: float = math.inf, *, is_sure: bool = True
+    ) -> tuple[tuple[TimedWord, ...], int]:
         """All words as they seem now, and how many of them, from the first, are committed.
 
         Args:
             limit: length of the stream, if it is known.
+            is_sure: whether confidences are those of now, which costs a look, or those of the last
+                look, which words that are new since then have none of.
         """
         found = self._partial()
         tail = self._transcript(found.labels, found.frames, found.weight, limit).words
-        words = (*self._words, *_with_values(tail, self._values(found)))
+        values = self._values(found) if is_sure else self._last_values(found)
+        words = (*self._words, *_with_values(tail, values))
         return words, len(self._words) if self._phrases is None else 0
 
     def last_label_frame(self) -> int | None:
@@ -215,6 +221,18 @@ class OpenSegment:
             self._looked = _Look(found.labels, found.frames, found.num_frames, values)
         return self._looked.values
 
+    def _last_values(self, found: Hypothesis) -> list[Confidence | None]:
+        """What the last look said of the words of a path; None of those that it did not see."""
+        if self._confidence is None:
+            return []
+        values: list[Confidence | None] = []
+        known = iter(self._looked.values)
+        for pair in align(self._texts(self._looked.labels), self._texts(found.labels)):
+            before = None if pair.reference is None else next(known)
+            if pair.hypothesis is not None:
+                values.append(before if pair.operation == "=" else None)
+        return values
+
     def _before(self, frame: int, found: Hypothesis) -> tuple[Sequence[int], Sequence[int]]:
         """The labels of a path before a frame: those that were taken out, and the others."""
         settled = self._labels[: bisect_left(self._frames, frame)]
@@ -258,9 +276,14 @@ class _Look:
         return is_same and (not is_for_good or self.num_frames == found.num_frames)
 
 
-def _with_values(words: Sequence[TimedWord], values: Sequence[Confidence]) -> tuple[TimedWord, ...]:
-    """Words with their confidences, if there are any."""
-    return with_confidence(words, values) if values else tuple(words)
+def _with_values(
+    words: Sequence[TimedWord], values: Sequence[Confidence | None]
+) -> tuple[TimedWord, ...]:
+    """Words with their confidences, where there are any."""
+    if not values:
+        return tuple(words)
+    pairs = zip(words, values, strict=True)
+    return tuple(word if x is None else with_confidence((word,), (x,))[0] for word, x in pairs)
 
 
 class Inputs:

@@ -328,13 +328,18 @@ class Stream:
             self.feed(samples[first : first + size])
             self._catch_up()
 
-    def result(self) -> Partial:
-        """What the current segment seems to say so far; after the end, what it said."""
+    def result(self, *, is_sure: bool = True) -> Partial:
+        """What the current segment seems to say so far; after the end, what it said.
+
+        Args:
+            is_sure: whether confidences are computed anew, which takes longer than all else, or are
+                those of the last time; a word that was not there then has none.
+        """
         if self._is_done:
             last = self._segments[-1]
             words, num_committed = last.transcript.words, len(last.transcript.words)
         else:
-            words, num_committed = self._open.words(self._limit)
+            words, num_committed = self._open.words(self._limit, is_sure=is_sure)
         return Partial(
             words=words,
             num_committed=num_committed,

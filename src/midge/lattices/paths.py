@@ -135,6 +135,7 @@ def sample_paths(
     num_samples: int,
     generator: torch.Generator | None,
     start: int | None = None,
+    known: Arcs | None = None,
 ) -> tuple[list[Tensor], Tensor]:
     """Random paths, each with its posterior probability.
 
@@ -145,6 +146,7 @@ def sample_paths(
         num_samples: how many per utterance.
         generator: a source of random numbers.
         start: flat state to begin at, for what may follow a known history; None is the start.
+        known: the arcs [B, N, ...] of all N steps, where they are at hand.
 
     Returns:
         Per step the symbols [num_samples, B, any], and [num_samples, B] float64 weights.
@@ -153,6 +155,8 @@ def sample_paths(
     pieces = recursion.source.pieces()
 
     def arcs_of(steps: range) -> Arcs:
+        if known is not None:
+            return known.map(lambda x: x[:, steps.start : steps.stop])
         return recursion.source.arcs(inputs, steps)
 
     if len(pieces) == 1:  # they fit into memory, so that both passes can have the same

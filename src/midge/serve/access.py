@@ -94,6 +94,7 @@ class Admission:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._by_client: Counter[str] = Counter()
+        self._num_extra = 0
         self.is_closed = False
         """Whether nobody is let in any more."""
 
@@ -121,14 +122,39 @@ class Admission:
             if not self._by_client[client]:
                 del self._by_client[client]
 
+    @contextmanager
+    def costly(self, has_confidence: bool) -> Iterator[None]:
+        """Holds further places for an admitted stream whose confidences cost as much as streams.
+
+        Alone it is let in whatever it costs.
+
+        Raises:
+            Refusal: if there are not enough.
+        """
+        num_extra = self._limits.confident_places - 1 if has_confidence else 0
+        num_taken = self.num_streams + self._num_extra
+        if num_taken > 1 and num_taken + num_extra > self._limits.max_streams:
+            raise self._full()
+        self._num_extra += num_extra
+        try:
+            yield
+        finally:
+            self._num_extra -= num_extra
+
+    def _full(self) -> Refusal:
+        return Refusal(
+            "full",
+            f"the server is full: it has {self.num_streams} streams, and carries "
+            f"{self._limits.max_streams} plain ones, of which one with confidences counts as "
+            f"{self._limits.confident_places}; try again later",
+        )
+
     def _check(self, client: str) -> None:
         limits = self._limits
         if self.is_closed:
             raise Refusal("shutdown", "the server is shutting down")
-        if self.num_streams >= limits.max_streams:
-            raise Refusal(
-                "full", f"the server is full: it has {limits.max_streams} streams; try again later"
-            )
+        if self.num_streams + self._num_extra >= limits.max_streams:
+            raise self._full()
         if self._by_client[client] >= limits.max_streams_per_client:
             raise Refusal(
                 "client_full",

@@ -20,6 +20,8 @@ PARTIAL_SECONDS = 1.0
 """Sound after which a partial result is told though no word has changed: it says how far we are."""
 MAX_SEARCHES = 2
 """Segments of a stream that may wait for their alternatives; then no more of it is heard."""
+LOOK_SECONDS = 0.8
+"""Sound between two looks at the confidences of tentative words, which cost more than the words."""
 CATCH_UP_SECONDS = 0.25
 """Time between two partial results of a stream that still has sound waiting."""
 
@@ -55,6 +57,7 @@ class Job:
         self._num_searches = 0
         self._shown: tuple[object, ...] = (0, (), 0)
         self._told_seconds = 0.0
+        self._sure_seconds = -LOOK_SECONDS
         self._told_at = 0.0
         self._is_closed = False
         self.is_over = False
@@ -162,7 +165,11 @@ class Job:
 
     def _new_partial(self) -> Partial | None:
         """The partial result, if it is to be told."""
-        partial = self.stream.result()
+        seconds = self.stream.seconds
+        is_sure = seconds - self._sure_seconds >= LOOK_SECONDS
+        if is_sure:
+            self._sure_seconds = seconds
+        partial = self.stream.result(is_sure=is_sure)
         now = (partial.segment, partial.words, partial.num_committed)
         has_changed = now != self._shown and bool(partial.words or now[0] == self._shown[0])
         self._shown = now

@@ -48,8 +48,10 @@ async def _talk(connection: Connection) -> None:
     except Stop as stop:
         await _tell_stop(connection, stop)
     else:
-        session = connection.service.open(settings, PROTOCOL, connection.client)
-        await _LiveStream(connection, session).run()
+        service = connection.service
+        with service.admission.costly(settings.has_confidence):
+            session = service.open(settings, PROTOCOL, connection.client)
+            await _LiveStream(connection, session).run()
 
 
 async def _settings(connection: Connection) -> StreamSettings:

@@ -30,6 +30,8 @@ class Limits:
 
     max_streams: int = 32
     """Streams at once; `midge serve` measures how many the machine carries."""
+    confident_places: int = 1
+    """How many of them a stream with confidences counts as; `midge serve` measures that too."""
     max_streams_per_client: int = 16
     """Streams at once from one address."""
     max_message_bytes: int = 8 << 20

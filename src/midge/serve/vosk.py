@@ -16,6 +16,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from starlette.websockets import WebSocket
@@ -137,10 +138,15 @@ class _VoskStream:
         self._connection = connection
         self._config = VoskConfig(connection.service.check)
         self._session: Session | None = None
+        self._places = ExitStack()
         self._error = ""
 
     async def run(self) -> None:
         """Answers until the end."""
+        with self._places:
+            await self._run()
+
+    async def _run(self) -> None:
         stop = await self._listen()
         session = self._session
         if session is not None:
@@ -191,10 +197,9 @@ class _VoskStream:
 
     def _started(self) -> Session:
         if self._session is None:
-            connection = self._connection
-            self._session = connection.service.open(
-                self._config.settings(), PROTOCOL, connection.client
-            )
+            service, settings = self._connection.service, self._config.settings()
+            self._places.enter_context(service.admission.costly(settings.has_confidence))
+            self._session = service.open(settings, PROTOCOL, self._connection.client)
         return self._session
 
     def _answer(self) -> dict[str, Any]:
