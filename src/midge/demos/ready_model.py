@@ -13,7 +13,7 @@ from midge.data.spoken.corpus import SAMPLE_RATE, TEST_VARIANTS
 from midge.data.spoken.recordings import write_flac
 from midge.models import default_model_path, load
 
-TEXT = "TURN ON KITCHEN LIGHTS"
+TEXT = "FOUR NINE TWO SEVEN ONE THREE"
 """What is said."""
 _VOICE = Voice(accent="en-us", variant=TEST_VARIANTS[0], rate=150)
 _SILENCE_SECONDS = 0.3
