@@ -47,7 +47,9 @@ class BuildEngine(build_ext):
         folder = Path(self.build_temp)
         folder.mkdir(parents=True, exist_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
-        jobs = [("engine.cpp", [], folder / "engine.o")]
+        jobs: list[tuple[str, list[str], Path]] = [
+            (f"{name}.cpp", [], folder / f"{name}.o") for name in ("engine", "traces")
+        ]
         for name, flags in VARIANTS.items():
             jobs.append(("variant.cpp", [f"-DMIDGE_VARIANT={name}", *flags], folder / f"{name}.o"))
 

@@ -14,6 +14,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, final
 
 import sentencepiece
@@ -158,8 +159,7 @@ class Tokens(abc.ABC):
         """
         words: list[Word] = []
         text, first, last = "", 0, 0
-        for index, symbol in enumerate(self._symbols_of(labels)):
-            is_start, spelled = self._spelling(symbol)
+        for index, (is_start, spelled) in enumerate(self._spelled(labels)):
             if is_start and text:
                 words.append(Word(text, first, last))
                 text = ""
@@ -187,11 +187,17 @@ class Tokens(abc.ABC):
         except (KeyError, TypeError) as error:
             raise ValueError(f"stored tokens should be those of to_json, got {error!r}") from error
 
-    def _symbols_of(self, labels: Iterable[int]) -> Iterator[str]:
+    def _spelled(self, labels: Iterable[int]) -> Iterator[tuple[bool, str]]:
+        """What `_spelling` says of each; asked once, since live streams spell all the time."""
+        spellings = self._spellings
         for label in labels:
-            if not 1 <= label <= self.vocab_size:
+            if not 1 <= label <= len(spellings):
                 raise ValueError(f"labels should be in 1..{self.vocab_size}, got {label}")
-            yield self.symbols[int(label) - 1]
+            yield spellings[int(label) - 1]
+
+    @cached_property
+    def _spellings(self) -> tuple[tuple[bool, str], ...]:
+        return tuple(self._spelling(symbol) for symbol in self.symbols)
 
     def _not_covered(self, character: str, text: str, utterance_id: str) -> str:
         where = f"utterance {utterance_id}: " if utterance_id else ""

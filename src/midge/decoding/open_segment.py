@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from midge.decoding.confidence import Confidence, with_confidence
@@ -57,7 +57,7 @@ class OpenSegment:
         """How many frames the encoder has heard."""
         self.encoder_state: State = recognizer.encoder.start(1)
         self._search_state: SearchState = search.start(1)
-        self._found: Hypothesis | None = None
+        self._found = Hypothesis((), (), 0, 0, 0, 0.0)
         self._recognizer = recognizer
         self._search = search
         self._words: list[TimedWord] = []
@@ -71,25 +71,32 @@ class OpenSegment:
 
     @property
     def search_state(self) -> SearchState:
-        """Of the search; given back after each step."""
+        """Of the search."""
         return self._search_state
 
-    @search_state.setter
-    def search_state(self, state: SearchState) -> None:
+    def step(self, state: SearchState, found: Hypothesis, frames: Tensor) -> None:
+        """Takes what a step of the search gave.
+
+        Args:
+            state: where the search is now.
+            found: the best path now, from that state.
+            frames: [n, output_size] encoder frames that were heard.
+        """
         self._search_state = state
-        self._found = None
+        self._found = found
+        self._hear(frames)
 
     @property
     def num_frames(self) -> int:
         """How many frames the search has heard."""
-        return int(self.search_state.num_frames[0])
+        return self._found.num_frames
 
     @property
     def num_cuts(self) -> int:
         """How often a long tail was committed before its rivals had died."""
-        return int(self.search_state.num_cuts[0])
+        return self._found.num_cuts
 
-    def hear(self, frames: Tensor) -> None:
+    def _hear(self, frames: Tensor) -> None:
         """Keeps encoder frames [n, output_size] that the search has heard, where they are needed.
 
         What is too old is forgotten: there the best path stands.
@@ -102,7 +109,7 @@ class OpenSegment:
         if self._alternatives is not None and (begin := self._alternatives.overflow) is not None:
             self._alternatives.window.begin_at(begin)
         if self._confidence is not None and (begin := self._confidence.overflow) is not None:
-            found = self._partial()
+            found = self._found
             values = self._values(found, is_for_good=True)
             texts = self._texts(found.labels)
             num_older = max(0, len(texts) - len(self._texts(self._since(begin, found))))
@@ -117,7 +124,7 @@ class OpenSegment:
         complete = [word for word in words if word.last + 1 < len(spelling.labels)]
         if not complete:
             return
-        values = self._values(self._partial(), is_for_good=True)
+        values = self._values(self._found, is_for_good=True)
         count = complete[-1].last + 1
         labels, frames = spelling.labels[:count], spelling.frames[:count]
         taken = self._transcript(labels, frames, 0.0, math.inf).words
@@ -126,9 +133,9 @@ class OpenSegment:
         self._labels += labels
         self._frames += frames
         del spelling.labels[:count], spelling.frames[:count]
-        self._found = None
+        self._found = _without_first(self._found, count)
         if self._confidence is not None:
-            window, left = self._confidence.window, self._partial()
+            window, left = self._confidence.window, self._found
             window.begin_at(max(window.first, frames[-1]))
             self._confidence.forget(len(taken))
             self._looked = _Look(left.labels, left.frames, left.num_frames, values[len(taken) :])
@@ -143,7 +150,7 @@ class OpenSegment:
             is_sure: whether confidences are those of now, which costs a look, or those of the last
                 look, which words that are new since then have none of.
         """
-        found = self._partial()
+        found = self._found
         tail = self._transcript(found.labels, found.frames, found.weight, limit).words
         values = self._values(found) if is_sure else self._last_values(found)
         words = (*self._words, *_with_values(tail, values))
@@ -151,7 +158,7 @@ class OpenSegment:
 
     def last_label_frame(self) -> int | None:
         """The frame of the segment at which the best path emits its last label, if it has any."""
-        found = self._partial()
+        found = self._found
         frames = found.frames or self._frames[-1:]
         return frames[-1] if frames else None
 
@@ -246,12 +253,6 @@ class OpenSegment:
     def _texts(self, labels: Sequence[int]) -> list[str]:
         return [word.text for word in self._recognizer.tokens.words(labels)]
 
-    def _partial(self) -> Hypothesis:
-        """The best path now. To trace it back is not free, so it is done once per step."""
-        if self._found is None:
-            self._found = self._search.partial(self._search_state)[0]
-        return self._found
-
     def _transcript(
         self, labels: Sequence[int], frames: Sequence[int], score: float, limit: float
     ) -> Transcript:
@@ -276,6 +277,16 @@ class _Look:
         return is_same and (not is_for_good or self.num_frames == found.num_frames)
 
 
+def _without_first(found: Hypothesis, count: int) -> Hypothesis:
+    """A path without its first labels, which are committed."""
+    return dataclasses.replace(
+        found,
+        labels=found.labels[count:],
+        frames=found.frames[count:],
+        num_committed=found.num_committed - count,
+    )
+
+
 def _with_values(
     words: Sequence[TimedWord], values: Sequence[Confidence | None]
 ) -> tuple[TimedWord, ...]:
@@ -291,33 +302,27 @@ class Inputs:
 
     Args:
         num_kept: how many of the last taken frames can be heard again.
-        nothing: [0, feature_size].
     """
 
-    def __init__(self, num_kept: int, nothing: Tensor) -> None:
+    def __init__(self, num_kept: int) -> None:
         self._num_kept = num_kept
-        self._waiting = self._taken = nothing
+        self._waiting: list[Tensor] = []
+        self._taken: deque[Tensor] = deque(maxlen=num_kept)
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def append(self, frames: Tensor) -> None:
         """Adds frames [n, feature_size]."""
-        if len(frames):
-            self._waiting = torch.cat((self._waiting, frames))
+        self._waiting += frames.unbind()
 
-    def take(self, count: int) -> Tensor:
-        """The next frames [count or less, feature_size]."""
-        # Copies: a view would keep the whole piece in memory.
-        frames, self._waiting = self._waiting[:count].clone(), self._waiting[count:].clone()
-        if self._num_kept:
-            taken = torch.cat((self._taken, frames))
-            self._taken = taken[max(0, len(taken) - self._num_kept) :]
+    def take(self, count: int) -> list[Tensor]:
+        """The next frames, [feature_size] each; `count` or less."""
+        frames, self._waiting = self._waiting[:count], self._waiting[count:]
+        self._taken += frames
         return frames
 
     def rewind(self, count: int) -> None:
         """Puts the last frames that were taken back; at most `num_kept`."""
         assert count <= len(self._taken)
-        kept = len(self._taken) - count
-        self._waiting = torch.cat((self._taken[kept:], self._waiting))
-        self._taken = self._taken[:kept]
+        self._waiting[:0] = [self._taken.pop() for _ in range(count)][::-1]

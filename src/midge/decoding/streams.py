@@ -149,13 +149,19 @@ class StreamingDecoder:
             # The encoder wants streams that are equally far behind their input.
             lambda each: (len(blocks[each]), min(each._open.num_inputs, look_ahead)),
         ):
-            frames = torch.stack([blocks[stream] for stream in group])
-            outputs = self._encode_together(group, frames)
+            outputs = self._encode_together(group, [blocks[stream] for stream in group])
             encoded.update(zip(group, outputs, strict=True))
         return encoded
 
-    def _encode_together(self, streams: Sequence[Stream], frames: Tensor) -> list[Tensor]:
+    def _encode_together(
+        self, streams: Sequence[Stream], blocks: Sequence[Sequence[Tensor]]
+    ) -> list[Tensor]:
         encoder = self.recognizer.encoder
+        nothing = self.recognizer.front_end.mean.new_zeros(0, encoder.input_size)
+        flat = [frame for block in blocks for frame in block]
+        frames = (torch.stack(flat) if flat else nothing).view(
+            len(blocks), len(blocks[0]), encoder.input_size
+        )
         segments = [stream._open for stream in streams]
         state = segments[0].encoder_state
         if len(segments) > 1:
@@ -179,11 +185,12 @@ class StreamingDecoder:
         state = segments[0].search_state
         if len(segments) > 1:
             state = SearchState.join([segment.search_state for segment in segments])
-        state = streams[0]._lattice.search.step(frames, num_frames, state)
+        search = streams[0]._lattice.search
+        state = search.step(frames, num_frames, state)
+        found = search.partial(state)
         states = [state] if len(segments) == 1 else state.split()
-        for segment, part, heard in zip(segments, states, encoded, strict=True):
-            segment.search_state = part
-            segment.hear(heard)
+        for segment, part, path, heard in zip(segments, states, found, encoded, strict=True):
+            segment.step(part, path, heard)
 
     def _warn_of_growth(self, seconds: float) -> None:
         """Says once that a segment of this length is too long for the encoder's memory."""
@@ -286,8 +293,7 @@ class Stream:
         num_kept = (
             0 if self._endpointing is None else self._most_rewound() + recognizer.encoder.look_ahead
         )
-        nothing = recognizer.front_end.mean.new_zeros(0, recognizer.front_end.feature_size)
-        self._inputs = Inputs(num_kept, nothing)
+        self._inputs = Inputs(num_kept)
         self._num_samples = 0
         self._num_decoded = 0
         self._is_closed = False

@@ -43,8 +43,7 @@ def split_state(state: State, sizes: Sequence[int] | None = None) -> list[State]
     sizes = [1] * num_streams if sizes is None else list(sizes)
     if sum(sizes) != num_streams or any(size < 0 for size in sizes):
         raise ValueError(f"sizes should add up to {num_streams} streams, got {sizes}")
-    starts = [sum(sizes[:index]) for index in range(len(sizes))]
-    return [_part(state, start, size) for start, size in zip(starts, sizes, strict=True)]
+    return _parts(state, sizes)
 
 
 class EncoderStream:
@@ -128,22 +127,28 @@ def _joined(parts: Sequence[Tensor] | Sequence[State]) -> Tensor | State:
 def _concatenated(parts: Sequence[Tensor]) -> Tensor:
     if parts[0].dim() == 1:
         return torch.cat(list(parts))
-    num_past = max(part.shape[1] for part in parts)
+    pasts = [part.shape[1] for part in parts]
+    if min(pasts) == max(pasts):
+        return torch.cat(list(parts))
     nothing = (0, 0) * (parts[0].dim() - 2)
+    missing = [max(pasts) - past for past in pasts]
     return torch.cat(
-        [nn.functional.pad(part, (*nothing, num_past - part.shape[1], 0)) for part in parts]
+        [
+            nn.functional.pad(part, (*nothing, count, 0))
+            for part, count in zip(parts, missing, strict=True)
+        ]
     )
 
 
-def _part(state: State, start: int, size: int) -> State:
-    # A copy: a view would keep the memory of all the streams alive.
-    parts = [
-        inner.narrow(0, start, size).clone()
+def _parts(state: State, sizes: list[int]) -> list[State]:
+    # Copies: views would keep the memory of all the streams alive.
+    columns = [
+        [part.clone() for part in inner.split(sizes)]
         if isinstance(inner, Tensor)
-        else _part(inner, start, size)
+        else _parts(inner, sizes)
         for inner in state
     ]
-    return _like(state, parts)
+    return [_like(state, parts) for parts in zip(*columns, strict=True)]
 
 
 def _like(state: State, parts: Sequence[Tensor | State]) -> State:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 JOINT, UNSHARED, TABLE = 0, 1, 2
@@ -58,10 +61,10 @@ class _Struct(ctypes.Structure):
 
 class _Piece(ctypes.Structure):
     _fields_ = [
-        *[(name, ctypes.c_int64) for name in ("batch", "frames", "capacity", "pointer_bytes")],
+        *[(name, ctypes.c_int64) for name in ("batch", "frames", "pointer_bytes")],
         *[
             (name, ctypes.c_void_p)
-            for name in ("x", "first", "count", "place", "alpha", "offset", "pointers")
+            for name in ("x", "first", "count", "alpha", "offset", "pointers")
         ],
     ]
 
@@ -98,6 +101,11 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.midge_search_run.argtypes = [pointer, pointer]
     loaded.midge_search_run.restype = ctypes.c_int
     loaded.midge_search_close.argtypes, loaded.midge_search_close.restype = [pointer], None
+    loaded.midge_trace.argtypes = [pointer, *[size] * 5, pointer]
+    loaded.midge_trace.restype = None
+    loaded.midge_agreement.argtypes = [pointer, *[size] * 4, *[pointer] * 3]
+    loaded.midge_agreement.restype = None
+    loaded.midge_use_threads.argtypes, loaded.midge_use_threads.restype = [int32], None
     loaded.midge_variant.restype = ctypes.c_char_p
     return loaded
 
@@ -106,6 +114,17 @@ def variant() -> str | None:
     """The instruction set in use: "avx512", "avx2" or "portable"; None without a library."""
     loaded = library()
     return None if loaded is None else str(loaded.midge_variant().decode())
+
+
+def use_one_thread() -> None:
+    """Keeps what this thread computes from now on, by torch too, to itself.
+
+    `torch.set_num_threads` would reach other threads: the number it sets is the process's, of the
+    matrix library at once and of every thread that has not computed yet.
+    """
+    torch.get_num_threads()  # now, or torch sets the number when this thread first computes
+    if (loaded := library()) is not None:
+        loaded.midge_use_threads(1)
 
 
 class Problem:
@@ -199,10 +218,9 @@ class Search:
         x: Tensor,
         first: Tensor,
         count: Tensor,
-        place: Tensor,
         alpha: Tensor,
         offset: Tensor,
-        pointers: Tensor,
+        pointers: Sequence[np.ndarray],
     ) -> None:
         """Takes streams through frames; alpha, offset and pointers are changed in place.
 
@@ -210,22 +228,54 @@ class Search:
             x: [B, T, size] float32 as in `Problem`, contiguous as all others.
             first: [B] int64 first frame of each stream.
             count: [B] int64 number of frames, 0 for a stream that waits.
-            place: [B] int64 where in `pointers` those of the first frame go.
             alpha: [B, S * places] float32 forward weights.
             offset: [B] float64, to which goes what is taken off alpha.
-            pointers: [B, capacity, levels, S * places] int16 or int32 of the readable engine's
-                form.
+            pointers: B times room [count or more, levels, S * places] int16 or int32 for pointers
+                of the readable engine's form.
         """
         loaded = library()
         assert loaded is not None
-        tensors = (x, first, count, place, alpha, offset, pointers)
+        tensors = (x, first, count, alpha, offset)
         assert all(t.is_contiguous() for t in tensors)
-        sizes = (*x.shape[:2], pointers.shape[1], pointers.element_size())
-        piece = _Piece(*sizes, *(_pointer(t) for t in tensors))
+        assert all(each.flags.c_contiguous for each in pointers)
+        rooms = (ctypes.c_void_p * len(pointers))(*(each.ctypes.data for each in pointers))
+        sizes = (*x.shape[:2], pointers[0].itemsize)
+        piece = _Piece(*sizes, *(_pointer(t) for t in tensors), ctypes.addressof(rooms))
         with self._lock:
             failed = loaded.midge_search_run(self._handle, ctypes.addressof(piece))
         if failed:
             raise MemoryError("the native engine ran out of memory in search_run")
+
+
+def trace(pointers: np.ndarray, state: int) -> np.ndarray:
+    """The symbols [num_frames, levels] on the way to a state; see `midge_trace`.
+
+    Args:
+        pointers: [num_frames, levels, F] integers, contiguous.
+        state: flat state after the last frame.
+    """
+    loaded = library()
+    assert loaded is not None and pointers.flags.c_contiguous
+    symbols = np.empty(pointers.shape[:2], np.int32)
+    sizes = (pointers.itemsize, *pointers.shape)
+    loaded.midge_trace(pointers.ctypes.data, *sizes, state, symbols.ctypes.data)
+    return symbols
+
+
+def agreement(pointers: np.ndarray, alive: np.ndarray) -> tuple[int, int]:
+    """How many frames the states that are alive have in common, and the state after them.
+
+    Args:
+        pointers: [num_frames, levels, F] integers, contiguous.
+        alive: [F] bool, contiguous, True somewhere.
+    """
+    loaded = library()
+    assert loaded is not None and pointers.flags.c_contiguous and alive.flags.c_contiguous
+    memory, found = np.empty(2 * len(alive), np.int32), np.empty(2, np.int64)
+    sizes = (pointers.itemsize, *pointers.shape)
+    addresses = (alive.ctypes.data, memory.ctypes.data, found.ctypes.data)
+    loaded.midge_agreement(pointers.ctypes.data, *sizes, *addresses)
+    return int(found[0]), int(found[1])
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:

@@ -13,10 +13,12 @@ import copy
 import math
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from midge.alignments import LabelDependent
+from midge.lattices.back_traces import agreement, before, traced_symbols
 from midge.lattices.batches import Batch, checked_batch
 from midge.lattices.fast import FastLattice, has_lone_repeats
 from midge.lattices.recognition import RecognitionLattice
@@ -24,10 +26,8 @@ from midge.lattices.search_engines import (
     NativeEngine,
     ReadableEngine,
     SearchEngine,
-    listed,
     pointer_type,
     serves_natively,
-    traced_symbols,
 )
 from midge.lattices.search_state import FIRST_CAPACITY, Hypothesis, SearchState, Spelling
 
@@ -111,17 +111,14 @@ class BestPathSearch:
         like = self._like.to(self._like.dtype if dtype is None else dtype)
         shape = self._space.state_shape
         zeros = torch.zeros(batch_size, dtype=torch.int64, device=like.device)
-        pointers = zeros.new_zeros(
-            (batch_size, FIRST_CAPACITY, self._alignment.num_levels, math.prod(shape)),
-            dtype=pointer_type(self._whole),
-        )
+        room = (FIRST_CAPACITY, self._alignment.num_levels, math.prod(shape))
         return SearchState(
             alpha=self._space.start(like).expand(batch_size, *shape).clone(),
             offset=zeros.double(),
             num_frames=zeros.clone(),
             num_settled=zeros.clone(),
             num_cuts=zeros.clone(),
-            pointers=pointers,
+            pointers=[np.zeros(room, pointer_type(self._whole)) for _ in range(batch_size)],
             committed=[Spelling() for _ in range(batch_size)],
         )
 
@@ -172,7 +169,8 @@ class BestPathSearch:
                 until_look = self.interval - state.num_frames % self.interval
                 count = torch.minimum(batch.num_frames - done, until_look)
                 rows = count.nonzero().squeeze(-1)
-                state.reserve(int((state.tail + count).max()))
+                for row, needed in enumerate((state.tail + count).tolist()):
+                    state.reserve(row, needed)
                 engine.hear(inputs, rows, done[rows], count[rows], state)
                 done = done + count
                 self._settle(rows[state.num_frames[rows] % self.interval == 0], state)
@@ -204,123 +202,84 @@ class BestPathSearch:
 
     def _settle(self, rows: Tensor, state: SearchState) -> None:
         """Commits what the survivors of some streams agree on, and what is older than allowed."""
-        alive = (state.alpha[rows] > -torch.inf).flatten(1)
-        has_path = alive.any(-1)
-        gone = rows[~has_path]
-        state.num_settled[gone] = state.num_frames[gone]  # nobody will ask for their past
-        rows, alive = rows[has_path], alive[has_path]
-        if len(rows):
-            self._commit(rows, *self._agreement(rows, listed(alive), state), state)
-        if self.max_tail is not None:
-            late = rows[state.tail[rows] > self.max_tail]
-            if len(late):
-                self._cut(late, self.max_tail, state)
+        alive = (state.alpha[rows] > -torch.inf).flatten(1).cpu().numpy()
+        settled, tails = state.num_settled[rows].tolist(), state.tail[rows].tolist()
+        each = zip(rows.tolist(), settled, tails, alive, strict=True)
+        counts = [self._settled(*stream, state) for stream in each]
+        state.num_settled[rows] += torch.tensor(counts, dtype=torch.int64, device=rows.device)
 
-    def _agreement(
-        self, rows: Tensor, survivors: Tensor, state: SearchState
-    ) -> tuple[Tensor, Tensor]:
-        """[R] how many frames of the tail the survivors agree on, and [R] the state after them.
+    def _settled(
+        self, row: int, first: int, tail: int, alive: np.ndarray, state: SearchState
+    ) -> int:
+        """Commits what can be of a stream's tail; the number of frames.
 
         Args:
-            rows: [R] streams.
-            survivors: [R, A] flat states.
+            row: of the stream.
+            first: number of the first frame of its tail.
+            tail: number of frames of its tail.
+            alive: [F] its survivors.
             state: of the search.
         """
-        states, place = survivors, state.tail[rows]
-        # All ways begin in one state, so that this ends at the latest there.
-        while bool((going := (states != states[:, :1]).any(-1)).any()):
-            _, before = self._before(rows, place - 1, states, state)
-            states = torch.where(going[:, None], before, states)
-            place = place - going.long()
-            # Ways meet soon. To list the distinct states costs about as much as one step.
-            if states.shape[1] > 8 and bool((place % 4 == 0).any()):
-                there = torch.zeros_like(state.alpha[rows].flatten(1), dtype=torch.bool)
-                states = listed(there.scatter_(1, states, True))
-        return place, states[:, 0]
+        if not alive.any():
+            return tail  # nobody will ask for their past
+        count, last = agreement(state.pointers[row][:tail], alive)
+        self._commit(row, first, tail, count, last, state)
+        if self.max_tail is None or tail - count <= self.max_tail:
+            return count
+        return count + self._cut(row, first + count, tail - count, self.max_tail, state)
 
-    def _cut(self, rows: Tensor, max_tail: int, state: SearchState) -> None:
+    def _cut(self, row: int, first: int, tail: int, max_tail: int, state: SearchState) -> int:
         """Commits the best path but for its last frames, and drops whoever came another way."""
-        alpha = state.alpha[rows].flatten(1)
-        tail = state.tail[rows]
-        states = torch.arange(alpha.shape[1], device=rows.device).expand(alpha.shape)
-        for back in range(1, max_tail + 1):
-            _, states = self._before(rows, tail - back, states, state)
-        origin = states.gather(1, alpha.argmax(1)[:, None])
-        alpha = alpha.masked_fill(states != origin, -torch.inf)
-        state.alpha[rows] = alpha.view(len(rows), *self._space.state_shape)
-        state.num_cuts[rows] += 1
-        self._commit(rows, tail - max_tail, origin[:, 0], state)
+        alpha = state.alpha[row].flatten()
+        states = np.arange(len(alpha))
+        for frame in reversed(range(tail - max_tail, tail)):
+            _, states = before(state.pointers[row][frame], states)
+        origin = int(states[int(alpha.argmax())])
+        others = torch.from_numpy(states != origin).to(alpha.device)
+        state.alpha[row] = alpha.masked_fill(others, -torch.inf).view(self._space.state_shape)
+        state.num_cuts[row] += 1
+        self._commit(row, first, tail, tail - max_tail, origin, state)
+        return tail - max_tail
 
-    def _commit(self, rows: Tensor, count: Tensor, last: Tensor, state: SearchState) -> None:
-        """Commits the first frames of the tails, [R] so many, that end in states [R]."""
-        symbols = self._symbols(rows, count, last, state)
-        tails = state.tail[rows].tolist()
-        each = zip(rows.tolist(), count.tolist(), tails, symbols, strict=True)
-        for row, number, tail, emitted in each:
-            self._spell(state.committed[row], int(state.num_settled[row]), emitted[:number])
-            state.pointers[row, : tail - number] = state.pointers[row, number:tail].clone()
-        state.num_settled[rows] += count
-
-    def _before(
-        self, rows: Tensor, place: Tensor, states: Tensor, state: SearchState
-    ) -> tuple[Tensor, Tensor]:
-        """One frame back: the symbols [R, A, any] it emitted, and the states [R, A] before it.
-
-        Args:
-            rows: [R] streams.
-            place: [R] which frame of their tails; a negative one gives anything.
-            states: [R, A] flat states after that frame.
-            state: of the search.
-        """
-        pointers = state.pointers[rows, place.clamp(min=0)].long().movedim(1, 0)[:, :, None]
-        shape = (*pointers.shape[:2], states.shape[1], pointers.shape[3])
-        return self._alignment.trace(pointers.expand(shape), states)
-
-    def _symbols(
-        self, rows: Tensor, count: Tensor, last: Tensor, state: SearchState
-    ) -> list[list[list[int]]]:
-        """What the first frames of the tails emitted, on the way to the states after them.
-
-        Args:
-            rows: [R] streams.
-            count: [R] number of frames.
-            last: [R] flat states after them.
-            state: of the search.
-
-        Returns:
-            Per stream and frame the symbols.
-        """
-        each = zip(rows.tolist(), count.tolist(), last.tolist(), strict=True)
-        return [
-            traced_symbols(state.pointers[row, :number].cpu().numpy(), at)
-            for row, number, at in each
-        ]
-
-    def _spell(self, spelling: Spelling, first: int, symbols: list[list[int]]) -> None:
-        """Adds the symbols of frames to a spelling."""
-        for offset, emitted in enumerate(symbols):
-            spelling.append(first + offset, emitted, self._whole.deduplicate)
+    def _commit(
+        self, row: int, first: int, tail: int, count: int, last: int, state: SearchState
+    ) -> None:
+        """Commits the first frames of a tail, `count` of them, which end in a state."""
+        symbols = traced_symbols(state.pointers[row][:count], last)
+        state.committed[row].extend(first, symbols, self._whole.deduplicate)
+        state.forget(row, count, tail)
 
     def _hypotheses(self, state: SearchState, weights: Tensor, is_final: bool) -> list[Hypothesis]:
         """The best paths, by the weights [B, F] of ending in each state."""
         if not len(weights):
             return []
         best, last = weights.max(-1)
-        count = torch.where(best > -torch.inf, state.tail, 0)
-        symbols = self._symbols(torch.arange(len(last), device=last.device), count, last, state)
-        total = (best.double() + state.offset).tolist()
+        total = best.double() + state.offset
         found = []
-        for row, committed in enumerate(state.committed):
+        for row, (committed, at, weight, num_frames, num_settled, num_cuts) in enumerate(
+            zip(
+                state.committed,
+                last.tolist(),
+                total.tolist(),
+                state.num_frames.tolist(),
+                state.num_settled.tolist(),
+                state.num_cuts.tolist(),
+                strict=True,
+            )
+        ):
             spelling = committed.copy()
-            self._spell(spelling, int(state.num_settled[row]), symbols[row][: int(count[row])])
+            if weight > -math.inf:
+                pointers = state.pointers[row][: num_frames - num_settled]
+                symbols = traced_symbols(pointers, at)
+                spelling.extend(num_settled, symbols, self._whole.deduplicate)
             found.append(
                 Hypothesis(
                     labels=tuple(spelling.labels),
                     frames=tuple(spelling.frames),
                     num_committed=len((spelling if is_final else committed).labels),
-                    num_frames=int(state.num_frames[row]),
-                    num_cuts=int(state.num_cuts[row]),
-                    weight=total[row],
+                    num_frames=num_frames,
+                    num_cuts=num_cuts,
+                    weight=weight,
                 )
             )
         return found

@@ -11,11 +11,11 @@ import math
 from abc import ABC, abstractmethod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from midge.alignments import AlignmentLattice
-from midge.contexts import BLANK
 from midge.contexts.spaces import Arcs, LabelSpace
 from midge.kernels import native, operators
 from midge.lattices.batches import Batch
@@ -103,7 +103,9 @@ class ReadableEngine(SearchEngine):
         after, shift = MaxTropical.recentre(after, len(self._space.state_shape))
         state.alpha[rows] = after.masked_fill(after < -self._margin, -torch.inf)
         state.offset[rows] += shift
-        state.pointers[rows, state.tail[rows]] = pointer.movedim(0, 1).to(state.pointers.dtype)
+        places = zip(rows.tolist(), state.tail[rows].tolist(), strict=True)
+        for (row, place), each in zip(places, pointer.movedim(1, 0).cpu().numpy(), strict=True):
+            state.pointers[row][place] = each
         state.num_frames[rows] += 1
 
     def _arcs(self, inputs: tuple[Tensor, ...], alpha: Tensor) -> Arcs:
@@ -161,14 +163,14 @@ class NativeEngine(SearchEngine):
         state: SearchState,
     ) -> None:
         everywhere = torch.zeros_like(state.num_frames)
+        places = zip(state.pointers, state.tail.tolist(), strict=True)
         self._search.run(
             inputs[0],
             everywhere.index_put((rows,), first),
             counts := everywhere.index_put((rows,), count),
-            state.tail,
             state.alpha,
             state.offset,
-            state.pointers,
+            [pointers[place:] for pointers, place in places],
         )
         state.num_frames += counts
 
@@ -178,7 +180,7 @@ def serves_natively(fast: FastLattice, whole: WholeLattice) -> bool:
     parameter = next(fast.weights.parameters(), torch.empty(0))
     return (
         parameter.dtype == torch.float32
-        and pointer_type(whole) != torch.int64
+        and pointer_type(whole) is not np.int64
         and fast.serves(_nothing(fast.weights), native.LOG_Z)
     )
 
@@ -207,43 +209,11 @@ def listed(mask: Tensor) -> Tensor:
     return places
 
 
-def pointer_type(whole: WholeLattice) -> torch.dtype:
+def pointer_type(whole: WholeLattice) -> type[np.signedinteger[Any]]:
     """The smallest integers that hold label * F + source, and level * F + source."""
     num_states = math.prod(whole.space.state_shape)
     largest = num_states * (1 + max(whole.context.vocab_size, whole.alignment.num_levels))
-    for dtype in (torch.int16, torch.int32):
-        if largest <= torch.iinfo(dtype).max:
+    for dtype in (np.int16, np.int32):
+        if largest <= np.iinfo(dtype).max:
             return dtype
-    return torch.int64
-
-
-def traced_symbols(pointers: Any, state: int) -> list[list[int]]:
-    """What each frame emitted on the way to a state, blanks included.
-
-    `AlignmentLattice.trace` for one path. A tensor of one number costs a hundred times what the
-    number does, and a live stream traces after every block.
-
-    Args:
-        pointers: [num_frames, num_levels, F] back-pointers, a tensor's `numpy()`.
-        state: flat state after the last frame.
-
-    Example:
-        >>> pointers = torch.tensor([[[2, 2]], [[0, 2 * 2 + 0]]])  # of two states, at two frames
-        >>> traced_symbols(pointers.numpy(), 1)  # label 2 from state 0, which label 1 had led to
-        [[1], [2]]
-    """
-    num_frames, num_levels, num_states = pointers.shape
-    backward: list[list[int]] = []
-    for place in reversed(range(num_frames)):
-        here = pointers[place]
-        # Of several levels the last says how many labels came before the blank.
-        symbol, state = divmod(int(here[-1, state]), num_states)
-        if num_levels == 1:
-            backward.append([symbol])
-            continue
-        emitted = [BLANK]
-        for level in reversed(range(symbol)):
-            label, state = divmod(int(here[level, state]), num_states)
-            emitted.append(label)
-        backward.append(emitted[::-1])
-    return backward[::-1]
+    return np.int64

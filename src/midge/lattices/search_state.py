@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,15 +46,24 @@ class Spelling:
     last_symbol: int = BLANK
     """The last symbol of the path, which with deduplication may be repeated."""
 
-    def append(self, frame: int, symbols: Iterable[int], deduplicate: bool) -> None:
-        """Adds what one frame emits, blanks included."""
-        for symbol in symbols:
-            if symbol == NO_SYMBOL:
-                continue
-            if symbol != BLANK and not (deduplicate and symbol == self.last_symbol):
-                self.labels.append(symbol)
-                self.frames.append(frame)
-            self.last_symbol = symbol
+    def extend(self, first: int, symbols: np.ndarray, deduplicate: bool) -> None:
+        """Adds what frames emit.
+
+        Args:
+            first: number of the first of them.
+            symbols: [n, any] in the order of the path, blanks included; `NO_SYMBOL` fills up.
+            deduplicate: whether repeats do not count.
+        """
+        frame, place = (symbols != NO_SYMBOL).nonzero()
+        path = symbols[frame, place]
+        if not len(path):
+            return
+        counts = path != BLANK
+        if deduplicate:
+            counts &= path != np.concatenate(([self.last_symbol], path[:-1]))
+        self.labels += path[counts].tolist()
+        self.frames += (first + frame[counts]).tolist()
+        self.last_symbol = int(path[-1])
 
     def copy(self) -> Spelling:
         """An independent copy."""
@@ -77,9 +88,10 @@ class SearchState:
     """[B] int64 number of frames whose symbols are committed."""
     num_cuts: Tensor
     """[B] int64 as in `Hypothesis`."""
-    pointers: Tensor
-    """[B, capacity, num_pointers, F] back-pointers of the frames that are not settled, first one
-    first; what lies behind them means nothing."""
+    pointers: list[np.ndarray]
+    """B times [capacity, num_levels, F] back-pointers of the frames that are not settled, first one
+    first; what lies behind them means nothing. A stream's stay where they are when it is joined
+    with others. They are followed one by one, so they are numpy's."""
     committed: list[Spelling]
     """B spellings of what is settled."""
 
@@ -88,11 +100,22 @@ class SearchState:
         """[B] number of frames that are not settled."""
         return self.num_frames - self.num_settled
 
-    def reserve(self, capacity: int) -> None:
+    def reserve(self, row: int, capacity: int) -> None:
         """Makes room for the pointers of so many frames; twice the old room at least."""
-        size = self.pointers.shape[1]
-        if capacity > size:
-            self.pointers = _resized(self.pointers, max(capacity, 2 * size))
+        old = self.pointers[row]
+        if capacity > len(old):
+            new = np.zeros((max(capacity, 2 * len(old)), *old.shape[1:]), old.dtype)
+            new[: len(old)] = old
+            self.pointers[row] = new
+
+    def forget(self, row: int, count: int, tail: int) -> None:
+        """Drops the first pointers of a stream whose tail is so long; gives room back."""
+        old = self.pointers[row]
+        capacity = max(FIRST_CAPACITY, tail - count)
+        is_much = 2 * capacity < len(old)
+        new = np.zeros((capacity, *old.shape[1:]), old.dtype) if is_much else old
+        new[: tail - count] = old[count:tail]
+        self.pointers[row] = new
 
     @classmethod
     def join(cls, states: Sequence[SearchState]) -> SearchState:
@@ -106,16 +129,13 @@ class SearchState:
         """
         if not states:
             raise ValueError("states should hold at least one state, got none")
-        tails = torch.cat([state.tail for state in states])
-        longest = int(tails.max()) if len(tails) else 0
-        capacity = max(FIRST_CAPACITY, longest)
         return cls(
             alpha=torch.cat([state.alpha for state in states]),
             offset=torch.cat([state.offset for state in states]),
             num_frames=torch.cat([state.num_frames for state in states]),
             num_settled=torch.cat([state.num_settled for state in states]),
             num_cuts=torch.cat([state.num_cuts for state in states]),
-            pointers=torch.cat([_resized(state.pointers, capacity) for state in states]),
+            pointers=[each for state in states for each in state.pointers],
             committed=[each for state in states for each in state.committed],
         )
 
@@ -134,28 +154,17 @@ class SearchState:
                 f"sizes should be numbers of streams that sum to {len(self.committed)}, "
                 f"got {list(sizes)}"
             )
-        ends = [sum(sizes[: index + 1]) for index in range(len(sizes))]
-        return [self._part(slice(end - size, end)) for size, end in zip(sizes, ends, strict=True)]
-
-    def _part(self, rows: slice) -> SearchState:
-        """Some of the streams."""
-        tail = self.tail[rows]
-        capacity = max(FIRST_CAPACITY, int(tail.max()) if len(tail) else 0)
-        return SearchState(
-            alpha=self.alpha[rows].clone(),
-            offset=self.offset[rows].clone(),
-            num_frames=self.num_frames[rows].clone(),
-            num_settled=self.num_settled[rows].clone(),
-            num_cuts=self.num_cuts[rows].clone(),
-            pointers=_resized(self.pointers[rows], capacity).clone(),
-            committed=self.committed[rows],
-        )
-
-
-def _resized(pointers: Tensor, capacity: int) -> Tensor:
-    """Pointers [B, any, ...] with room for so many frames; of what they hold, what fits."""
-    missing = capacity - pointers.shape[1]
-    if missing <= 0:
-        return pointers[:, :capacity]
-    room = pointers.new_zeros(len(pointers), missing, *pointers.shape[2:])
-    return torch.cat([pointers, room], dim=1)
+        each = list(sizes)
+        rows = [slice(end - size, end) for end, size in zip(accumulate(each), each, strict=True)]
+        return [
+            SearchState(alpha, offset, heard, settled, cuts, self.pointers[at], self.committed[at])
+            for at, alpha, offset, heard, settled, cuts in zip(
+                rows,
+                self.alpha.split(each),
+                self.offset.split(each),
+                self.num_frames.split(each),
+                self.num_settled.split(each),
+                self.num_cuts.split(each),
+                strict=True,
+            )
+        ]

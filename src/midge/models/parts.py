@@ -54,6 +54,12 @@ class ModelParts:
     max_labels_per_frame: int | None = None
     """k of the label and frame dependent lattice; None is unbounded."""
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether the lattice over some frames is finite, so that exact searches end."""
+        is_unbounded = self.alignment == "label-frame" and self.max_labels_per_frame is None
+        return self.context_size is not None and not is_unbounded
+
     def build(
         self,
         vocab_size: int,

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from midge.alignments import LabelDependent
 from midge.audio import FrontEnd, FrontEndConfig
 from midge.configuration import from_table, to_table
-from midge.contexts import FullHistory
 from midge.encoders import ConformerConfig, LSTMConfig
 from midge.lattices import Path as LatticePath
 from midge.lattices import RecognitionLattice, greedy_path
@@ -172,9 +171,7 @@ class Recognizer(nn.Module):
     @property
     def is_exact(self) -> bool:
         """Whether the best path is the best of all."""
-        parts = self.config.lattice.parts()
-        unbounded = parts.alignment == "label-frame" and parts.max_labels_per_frame is None
-        return not unbounded and not isinstance(self.lattice.context, FullHistory)
+        return self.config.lattice.parts().is_finite
 
     @property
     def can_run_live(self) -> bool:

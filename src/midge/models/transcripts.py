@@ -59,6 +59,5 @@ def transcript_of(
     for word in tokens.words(labels):
         start = max(ending(word.first) - front_end.frame_seconds, 0.0)
         words.append(TimedWord(word.text, start, max(ending(word.last), start)))
-    return Transcript(
-        tokens.decode(labels), tuple(words), tuple(labels), tuple(frames), score, seconds
-    )
+    text = " ".join(word.text for word in words)
+    return Transcript(text, tuple(words), tuple(labels), tuple(frames), score, seconds)

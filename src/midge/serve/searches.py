@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-import torch
-
 from midge.decoding.decoded import Alternative
 from midge.decoding.live_alternatives import AlternativesSearch
+from midge.kernels.native import use_one_thread
 from midge.serve.metrics import Metrics
 from midge.serve.sessions import Delivery, News, Session
 
@@ -95,7 +94,7 @@ class Searcher:
 
 def give_way() -> None:
     """Leaves the processors to other threads than this one."""
-    torch.set_num_threads(1)  # of this thread
+    use_one_thread()
     if hasattr(os, "setpriority"):
         with suppress(OSError):
             # On Linux a number of a thread stands for that thread alone.

@@ -7,10 +7,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
-
-import torch
 
 from midge.decoding.streams import StreamingDecoder
 from midge.serve.jobs import Job
@@ -26,10 +25,11 @@ _Result = TypeVar("_Result")
 class Worker:
     """Decodes sessions in a thread of its own.
 
-    It works in rounds. Each takes the new sound of every session, steps all streams that are ready
-    by one block, together, and tells what came of it. A stream alone is decoded at once; the more
-    there are, the more have become ready during a round, and the larger the batches. The
-    alternatives of segments are another thread's, because all streams would wait for them.
+    It works in rounds. Each steps all streams that are ready by one block, together, takes the new
+    sound of all others meanwhile, in a second thread, and tells what came of it. A stream alone is
+    decoded at once; the more there are, the more have become ready during a round, and the larger
+    the batches. The alternatives of segments are another thread's, because all streams would wait
+    for them.
 
     Args:
         decoder: what streams run on; other threads may step other streams of it.
@@ -54,7 +54,7 @@ class Worker:
         self._gives_way = gives_way
         self._is_stopping = False
         self._searcher = Searcher(metrics)
-        self._num_threads = torch.get_num_threads()
+        self._ear = ThreadPoolExecutor(1, "midge-ear")
         self._signal = threading.Event()
         self._thread = threading.Thread(target=self._run, name="midge-worker", daemon=True)
         self._deliver: Callable[[Sequence[Delivery]], None]
@@ -74,6 +74,7 @@ class Worker:
         self._is_stopping = True
         self.wake()
         self._thread.join()
+        self._ear.shutdown()
         self._searcher.stop()
 
     def wake(self) -> None:
@@ -88,8 +89,6 @@ class Worker:
     def _run(self) -> None:
         if self._gives_way:
             give_way()
-        else:
-            torch.set_num_threads(self._num_threads)  # of this thread
         while not self._is_stopping:
             self._signal.wait()
             self._signal.clear()
@@ -102,21 +101,34 @@ class Worker:
         started = time.perf_counter()
         while self._new:
             self._begin(self._new.popleft())
-        heard = [job for job in self._jobs if self._safely(job, job.hear)]
-        ready = [job for job in self._jobs if not job.is_over and job.stream.is_ready]
-        self._step(ready)
-        touched = [job for job in dict.fromkeys((*heard, *ready)) if not job.is_over]
+        ready = [job for job in self._jobs if job.stream.is_ready]
+        if ready:
+            waiting = [job for job in self._jobs if not job.stream.is_ready]
+            hearing = self._ear.submit(self._hear, waiting)
+            self._step(ready)
+            heard = hearing.result()
+        else:
+            heard = self._hear(self._jobs)
+            ready = [job for job in heard if not job.is_over and job.stream.is_ready]
+            self._step(ready)
+        # Of who has just heard enough there is news after the next round.
+        told = [*ready, *(job for job in heard if not job.stream.is_ready)]
+        touched = [job for job in dict.fromkeys(told) if not job.is_over]
         found = [(job.session, self._safely(job, job.news)) for job in touched]
         news = [(session, each) for session, each in found if each is not None]
         self._jobs = [job for job in self._jobs if not job.is_over]
-        if touched:
+        if touched or heard:
             self._metrics.busy_seconds.add(time.perf_counter() - started)
         searches = [(job.session, search) for job in touched for search in job.take_searches()]
         if news:
             self._deliver(news)
         for session, search in searches:  # after their segments were told
             self._searcher.add(session, search)
-        return bool(touched)
+        return bool(touched or heard)
+
+    def _hear(self, jobs: Sequence[Job]) -> list[Job]:
+        """Takes new sound of sessions; those for which there was any."""
+        return [job for job in jobs if self._safely(job, job.hear)]
 
     def _begin(self, session: Session) -> None:
         try:

@@ -66,12 +66,12 @@ int midge_best_path(const midge_problem* p, int32_t what, double* weight, int64_
  * num_frames are not read), and no streams: these come with each piece. States are numbered q * places + i: i = 0 is
  * (q, blank), i > 0 with deduplication the i-th label that enters q. One call of a search at a time. */
 typedef struct midge_piece {
-  int64_t batch, frames, capacity, pointer_bytes; /* B, T, C, and 2 or 4 */
-  const float* x;                                 /* [B, T, size], as the problem's */
-  const int64_t *first, *count, *place;           /* [B]: frames first..first + count of x; where their pointers begin */
-  float* alpha;                                   /* [B, S * places] forward weights, changed */
-  double* offset;                                 /* [B], what is taken off alpha is added */
-  void* pointers;                                 /* [B, C, levels, S * places]: label (or level) * S * places + source */
+  int64_t batch, frames, pointer_bytes; /* B, T, and 2 or 4 */
+  const float* x;                       /* [B, T, size], as the problem's */
+  const int64_t *first, *count;         /* [B]: frames first..first + count of x */
+  float* alpha;                         /* [B, S * places] forward weights, changed */
+  double* offset;                       /* [B], what is taken off alpha is added */
+  void* const* pointers;                /* [B]: [count, levels, S * places], label (or level) * S * places + source */
 } midge_piece;
 
 /* NULL for lack of memory. States more than `margin` below a frame's best get -inf. */
@@ -79,10 +79,21 @@ void* midge_search_open(const midge_problem* p, int64_t places, double margin);
 int midge_search_run(void* search, const midge_piece* piece);
 void midge_search_close(void* search);
 
+/* The past of one stream, from its pointers [frames, levels, F] of 2, 4 or 8 bytes as a piece has them.
+ * The symbols [frames, levels] on the way to a state: a label for each level, 0 for blank, -1 where there is none. */
+void midge_trace(const void* pointers, int64_t pointer_bytes, int64_t frames, int64_t levels, int64_t states,
+                 int64_t state, int32_t* symbols);
+/* How many frames all states that are alive [F], at least one, have in common, and the state after them; memory [2 F]. */
+void midge_agreement(const void* pointers, int64_t pointer_bytes, int64_t frames, int64_t levels, int64_t states,
+                     const uint8_t* alive, int32_t* memory, int64_t* found);
+
 /* c [m, n] = a [m, k] b [k, n] with the same bits for any number of threads. A matrix is given by its data and the
  * strides of its rows and columns; c is contiguous and overwritten. */
 int midge_product(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, int64_t a_column, const float* b,
                   int64_t b_row, int64_t b_column, float* c);
+
+/* How many threads the calling thread may use from now on; other threads keep their number. */
+void midge_use_threads(int32_t count);
 
 /* "avx512", "avx2" or "portable": what this machine runs. MIDGE_VARIANT in the environment overrides it. */
 const char* midge_variant(void);

@@ -167,9 +167,8 @@ struct Searcher {
     load_weights(alpha);
     for (i64 i = 0; i < c.count[b]; i++) {
       c.offset[b] += frame(c.x + (b * c.frames + c.first[b] + i) * p.size);
-      const i64 at = (b * c.capacity + c.place[b] + i) * levels * F;
-      if (c.pointer_bytes == 2) write_pointers((int16_t*)c.pointers + at);
-      else write_pointers((int32_t*)c.pointers + at);
+      if (c.pointer_bytes == 2) write_pointers((int16_t*)c.pointers[b] + i * levels * F);
+      else write_pointers((int32_t*)c.pointers[b] + i * levels * F);
     }
     store_weights(alpha);
   }
