@@ -251,7 +251,7 @@ def test_what_is_done_can_be_typed(tmp_path, monkeypatch):
     (tmp_path / "recipe.toml").write_text(RECIPE)
     job = speech.Job(Config(recipe="recipe.toml", overrides=("encoder.size=24",)), tmp_path / "a b")
     lines = job.commands(Plan(50, "as asked for"))
-    assert [line.split()[1] for line in lines] == ["prepare", "train", "train", *["evaluate"] * 2]
+    assert [line.split()[1] for line in lines] == ["prepare", "train", "train", *["evaluate"] * 4]
     assert "--minutes=30 --num-dev=60 --num-test=240 --seed=0" in lines[0]
     recipe = job.recipe("local", 50)
     assert recipe.encoder.size == 24 and recipe.training.evaluate_every == 9

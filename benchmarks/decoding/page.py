@@ -39,7 +39,9 @@ shortest and the longest answer, the black one is the budget.
 BEAMS = """\
 *Missed* is the probability of the exact answer less that of the search's own, mean and largest over
 the utterances. Times are medians. A beam of a globally normalized model needs the backward weights
-of the whole utterance, which is most of its time; a locally normalized one needs none.
+of the whole utterance, which is most of its time; a locally normalized one needs none. *Frames
+ahead* is a beam (`--beam-window`) that holds the weights of so many frames alone, by an estimate of
+what follows them, and needs no more memory for an hour than for a minute.
 """
 
 CONFIDENCES = """\

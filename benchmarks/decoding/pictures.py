@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from results import Store
-from searches import BEAM_SIZES, MAX_EXPANSIONS, SUM_PATH
+from searches import BEAM_SIZES, MAX_EXPANSIONS, SUM_PATH, beam_name
 from summaries import search_figures
 from tables import calibrations, search_rows
 
@@ -118,7 +118,8 @@ def beams(store: Store, names: Sequence[str]) -> Figure:
     figure = _figure(3.4)
     shares, missed, times = panels = figure.subplots(1, 3, sharex=True)
     for number, name in enumerate(names):
-        _, *found, exact = search_figures(search_rows(store, name))
+        figures = {each.name: each for each in search_figures(search_rows(store, name))}
+        found, exact = [figures[beam_name(size)] for size in BEAM_SIZES], figures[SUM_PATH]
         style = {"color": _colour(store, name), "linestyle": "-" if number < 2 else "--"}
         curves = {
             shares: [100 * each.share_same for each in found],

@@ -14,14 +14,18 @@ from midge.decoding import BeamConfig, BeamResult, SumPath, beam_search, sum_pat
 
 MAX_EXPANSIONS = 1000
 BEAM_SIZES = (1, 2, 4, 8, 16, 32, 64)
+WINDOWS = (5, 15, 50)
+"""Frames ahead of a beam that does not hold the backward weights of the whole utterance."""
+WINDOWED_SIZE = 16
 MAX_PATH, SUM_PATH = "max-path", "sum-path"
 
 
-def beam_name(size: int) -> str:
-    return f"beam {size}"
+def beam_name(size: int, window: int | None = None) -> str:
+    return f"beam {size}" if window is None else f"beam {size}, {window} frames ahead"
 
 
-CONTESTANTS = (MAX_PATH, SUM_PATH, *map(beam_name, BEAM_SIZES))
+WINDOWED = tuple(beam_name(WINDOWED_SIZE, window) for window in WINDOWS)
+CONTESTANTS = (MAX_PATH, SUM_PATH, *map(beam_name, BEAM_SIZES), *WINDOWED)
 """In this order stand the figures of a row."""
 
 
@@ -116,13 +120,15 @@ def _contestants(subject: Subject, encoded: Encoded) -> dict[str, Callable[[], A
         labels: list[int] = lattice.shortest_path(frames, count).labels()
         return labels
 
-    def beam(size: int) -> Callable[[], Any]:
-        return lambda: beam_search(lattice, frames, config=BeamConfig(beam_size=size))
+    def beam(size: int, window: int | None = None) -> Callable[[], Any]:
+        config = BeamConfig(beam_size=size, window=window)
+        return lambda: beam_search(lattice, frames, config=config)
 
     return {
         MAX_PATH: best_path,
         SUM_PATH: lambda: sum_path(lattice, frames, count, max_expansions=MAX_EXPANSIONS),
         **{beam_name(size): beam(size) for size in BEAM_SIZES},
+        **{beam_name(WINDOWED_SIZE, window): beam(WINDOWED_SIZE, window) for window in WINDOWS},
     }
 
 

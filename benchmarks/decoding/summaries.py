@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from margins import MARGINS, MarginRow
 from posteriors import LIST_SIZES, PosteriorRow
-from searches import BEAM_SIZES, MAX_PATH, SUM_PATH, SearchRow, beam_name
+from searches import BEAM_SIZES, MAX_PATH, SUM_PATH, WINDOWED, SearchRow, beam_name
 
 from midge.decoding import Interval, Units, confidence_interval, difference, error_rate
 
@@ -127,8 +127,8 @@ class SearchFigures:
 
 
 def search_figures(rows: Sequence[SearchRow]) -> list[SearchFigures]:
-    """Best path, beams from the smallest on, and the exact search."""
-    names = (MAX_PATH, *map(beam_name, BEAM_SIZES), SUM_PATH)
+    """Best path, beams from the smallest on, windowed ones, and the exact search."""
+    names = (MAX_PATH, *map(beam_name, BEAM_SIZES), *WINDOWED, SUM_PATH)
     return [_search_figures(name, rows) for name in names]
 
 

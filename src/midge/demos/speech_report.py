@@ -27,7 +27,8 @@ _SYNTHETIC = "synthetic speech by espeak-ng, held-out voices"
 def table(results: Results) -> str:
     """Word error rates of both models side by side, in plain text."""
     heading = ("synthetic speech", "utterances", "local", "global", "difference", "95 % interval")
-    rows = [heading, *map(_text_row, _in_order(results.comparisons))]
+    best_paths = ("best path: local", "global")
+    rows = [(*heading, *best_paths), *map(_text_row, *_both_searches(results))]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "  ".join(
@@ -43,7 +44,8 @@ def table(results: Results) -> str:
         "-" * len(lines[0]),
         *lines[1:],
         "",
-        f"Intervals by bootstrap over {_units(results)}.",
+        f"Intervals by bootstrap over {_units(results)}. By the most probable text, summed over",
+        f"all its alignments ({_search(results)}); the last columns by the best alignment alone.",
         "",
         "First words of the homophones (synthetic):",
     ]
@@ -164,17 +166,30 @@ def _errors(results: Results) -> Section:
             str(each.num_utterances),
             *(_rate(model, each.name) for model in results.models),
             f"{100 * each.difference.estimate:+.1f} {_range(each.difference, '+')}",
+            f"{100 * best.first:.1f}, {100 * best.second:.1f}",
         )
-        for each in _in_order(results.comparisons)
+        for each, best in zip(*_both_searches(results), strict=True)
     ]
-    headings = ("word error rate, %", "utterances", "local", "global", "global - local")
+    headings = (
+        "word error rate, %",
+        "utterances",
+        "local",
+        "global",
+        "global - local",
+        "best path",
+    )
     figure = pictures.error_rates(
         {model.name: model.evaluation for model in results.models},
         [each.name for each in _in_order(results.comparisons)],
     )
     body = web_page.paragraphs(
         f"On the test set: {_SYNTHETIC}. In brackets 95&nbsp;% intervals by bootstrap over "
-        f"{_units(results)}; the last column is paired, on the same utterances."
+        f"{_units(results)}; the difference is paired, on the same utterances.",
+        "The words are those of the most probable text, summed over all its alignments "
+        f"(<code>{_search(results)}</code>). The last column, local and global, is of the best "
+        "alignment alone. With short frames there are many alignments of a text, and a local model "
+        "shares its probability out among them: an alignment that writes next to nothing may beat "
+        "each of them, and the sum is needed to see it.",
     )
     body += web_page.table(headings, rows, is_numeric=True)
     body += web_page.picture(
@@ -190,7 +205,7 @@ def _learning(results: Results) -> Section:
     body = web_page.paragraphs(
         f"Both models: {results.plan.num_steps} steps, the same batches in the same order "
         f"({html.escape(results.plan.reason)}). The model that is kept is the one with the lowest "
-        "word error rate on the development set."
+        "word error rate, by best paths, on the development set."
     )
     body += web_page.picture(
         web_page.svg_of(figure),
@@ -335,7 +350,8 @@ def _next(results: Results) -> Section:
         shlex.join(
             [
                 *("midge", "evaluate", model, test, "--group=kind", "--group=pair"),
-                *("--output=pairs", f"--compare={job.results_folder('local')}"),
+                *(f"--decoder={job.search}", "--output=pairs"),
+                f"--compare={job.results_folder('local', job.search)}",
             ]
         ),
         "# longer training, or another context, encoder or normalization:",
@@ -374,7 +390,16 @@ def _group_words(name: str) -> str:
     return "speech, all" if name == ALL else pictures.kind_name(name)
 
 
-def _text_row(each: Comparison) -> tuple[str, ...]:
+def _both_searches(results: Results) -> tuple[list[Comparison], list[Comparison]]:
+    """The comparisons by the most probable texts and by best paths, in the same order."""
+    return _in_order(results.comparisons), _in_order(results.best_path_comparisons)
+
+
+def _search(results: Results) -> str:
+    return results.job.search
+
+
+def _text_row(each: Comparison, best: Comparison) -> tuple[str, ...]:
     return (
         pictures.kind_name(each.name),
         str(each.num_utterances),
@@ -382,6 +407,8 @@ def _text_row(each: Comparison) -> tuple[str, ...]:
         f"{100 * each.second:.1f}",
         f"{100 * each.difference.estimate:+.1f}",
         _range(each.difference, "+"),
+        f"{100 * best.first:.1f}",
+        f"{100 * best.second:.1f}",
     )
 
 
