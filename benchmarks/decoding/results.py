@@ -103,12 +103,21 @@ def shown_path(path: Path) -> str:
 
 
 def commit() -> str:
-    """The commit that is measured; says so if files were changed since."""
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--abbrev=10", "--dirty=, changed"]
+    """The commit that is measured; says so if what is measured was changed since."""
+    git = ["git", "-C", str(ROOT)]
+    # The file of results is not part of it: it changes with the first that is kept.
+    commands = [
+        [*git, "rev-parse", "--short=10", "HEAD"],
+        [*git, "status", "--porcelain", "--", "src", "benchmarks"],
+    ]
     try:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        name, changes = (
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+            for command in commands
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+    return f"{name}, changed" if changes else name
 
 
 class Store:
