@@ -75,7 +75,7 @@ def test_sums_of_an_hour_do_not_lose_the_best_path():
     sizes = []
     for chunk in frames.split(500, dim=1):
         state = search.step(chunk, torch.tensor([chunk.shape[1]]), state)
-        sizes.append(state.pointers[0].size + state.alpha.numel())
+        sizes.append(state.pointers[0].numel() + state.alpha.numel())
     assert max(sizes[1:]) == sizes[1], "back-pointers pile up"
     (found,) = search.finish(state)
     labels, emitted = plain_viterbi(weights, context.next_state_table().tolist())

@@ -7,7 +7,6 @@ import math
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
 import torch
@@ -399,22 +398,3 @@ def test_a_lack_of_memory_is_an_error_and_not_the_end():
     assert result.stdout.splitlines() == [
         f"the native engine ran out of memory in {name}" for name in ("forward", "best_path")
     ]
-
-
-def test_a_thread_may_keep_to_itself():
-    """One thread for who gives way; others, also those that start later, have all of them."""
-    found = {}
-
-    def note(name: str) -> None:
-        if name == "alone":
-            kernels.native.use_one_thread()
-        torch.ones(64, 64) @ torch.ones(64, 64)
-        found[name] = torch.get_num_threads()
-
-    before = torch.get_num_threads()
-    for name in ("first", "alone", "later"):
-        thread = threading.Thread(target=note, args=(name,))
-        thread.start()
-        thread.join()
-    assert found == {"first": before, "alone": 1, "later": before}
-    assert torch.get_num_threads() == before

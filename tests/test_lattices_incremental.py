@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -252,7 +251,7 @@ def test_memory_is_constant(engine):
         assert int(state.tail.max()) <= 100
     assert max(capacities) <= 128
     assert state.num_frames.tolist() == [250 * num_parts, 200 * num_parts]
-    assert {pointers.dtype for pointers in state.pointers} == {np.dtype(np.int16)}
+    assert {pointers.dtype for pointers in state.pointers} == {torch.int16}
 
 
 def test_a_long_tail_is_cut_and_said_so(engine):

@@ -10,6 +10,7 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 from midge.decoding.endpointing import EndpointConfig
 from midge.decoding.live_posteriors import TailSampler
@@ -18,6 +19,7 @@ from midge.serve.live import _Behind
 from midge.serve.logs import JsonFormatter
 from midge.serve.metrics import Counter, Metrics
 from midge.serve.samples import samples_of
+from midge.serve.searches import give_way
 from midge.serve.sessions import News, Session
 from midge.serve.settings import Limits, StreamSettings, settings_from
 from midge.serve.worker import Worker
@@ -257,3 +259,22 @@ def test_a_worker_goes_on_after_a_fault(caplog):
 
     asyncio.run(run())
     assert [record.getMessage() for record in caplog.records] == ["a stream failed"]
+
+
+def test_a_thread_that_gives_way_keeps_to_itself():
+    """One thread for who gives way; others, also those that start later, have all of them."""
+    found = {}
+
+    def note(name: str) -> None:
+        if name == "alone":
+            give_way()
+        torch.ones(64, 64) @ torch.ones(64, 64)
+        found[name] = torch.get_num_threads()
+
+    before = torch.get_num_threads()
+    for name in ("first", "alone", "later"):
+        thread = threading.Thread(target=note, args=(name,))
+        thread.start()
+        thread.join()
+    assert found == {"first": before, "alone": 1, "later": before}
+    assert torch.get_num_threads() == before

@@ -318,7 +318,7 @@ class FeatureStream:
         frames = np.empty((count, self._front_end.feature_size), np.float32)
         for number in range(count):
             frames[number] = pending[number * stride : number * stride + stacking].reshape(-1)
-        self._pending = pending[count * stride :]
+        self._pending = pending[count * stride :].copy()  # a view would keep all of it
         return torch.from_numpy(frames).to(self._front_end.mean.device)
 
 

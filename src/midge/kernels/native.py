@@ -14,8 +14,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 JOINT, UNSHARED, TABLE = 0, 1, 2
@@ -105,7 +103,6 @@ def _declared(loaded: ctypes.CDLL) -> ctypes.CDLL:
     loaded.midge_trace.restype = None
     loaded.midge_agreement.argtypes = [pointer, *[size] * 4, *[pointer] * 3]
     loaded.midge_agreement.restype = None
-    loaded.midge_use_threads.argtypes, loaded.midge_use_threads.restype = [int32], None
     loaded.midge_variant.restype = ctypes.c_char_p
     return loaded
 
@@ -114,17 +111,6 @@ def variant() -> str | None:
     """The instruction set in use: "avx512", "avx2" or "portable"; None without a library."""
     loaded = library()
     return None if loaded is None else str(loaded.midge_variant().decode())
-
-
-def use_one_thread() -> None:
-    """Keeps what this thread computes from now on, by torch too, to itself.
-
-    `torch.set_num_threads` would reach other threads: the number it sets is the process's, of the
-    matrix library at once and of every thread that has not computed yet.
-    """
-    torch.get_num_threads()  # now, or torch sets the number when this thread first computes
-    if (loaded := library()) is not None:
-        loaded.midge_use_threads(1)
 
 
 class Problem:
@@ -220,7 +206,8 @@ class Search:
         count: Tensor,
         alpha: Tensor,
         offset: Tensor,
-        pointers: Sequence[np.ndarray],
+        pointers: Sequence[Tensor],
+        places: Sequence[int],
     ) -> None:
         """Takes streams through frames; alpha, offset and pointers are changed in place.
 
@@ -230,16 +217,19 @@ class Search:
             count: [B] int64 number of frames, 0 for a stream that waits.
             alpha: [B, S * places] float32 forward weights.
             offset: [B] float64, to which goes what is taken off alpha.
-            pointers: B times room [count or more, levels, S * places] int16 or int32 for pointers
-                of the readable engine's form.
+            pointers: B times room [capacity, levels, S * places] int16 or int32 for pointers of the
+                readable engine's form.
+            places: B times where in the room those of the first frame go.
         """
         loaded = library()
         assert loaded is not None
         tensors = (x, first, count, alpha, offset)
-        assert all(t.is_contiguous() for t in tensors)
-        assert all(each.flags.c_contiguous for each in pointers)
-        rooms = (ctypes.c_void_p * len(pointers))(*(each.ctypes.data for each in pointers))
-        sizes = (*x.shape[:2], pointers[0].itemsize)
+        assert all(t.is_contiguous() for t in (*tensors, *pointers))
+        frame_bytes = pointers[0][0].numel() * pointers[0].element_size()
+        rooms = (ctypes.c_void_p * len(pointers))(
+            *(t.data_ptr() + at * frame_bytes for t, at in zip(pointers, places, strict=True))
+        )
+        sizes = (*x.shape[:2], pointers[0].element_size())
         piece = _Piece(*sizes, *(_pointer(t) for t in tensors), ctypes.addressof(rooms))
         with self._lock:
             failed = loaded.midge_search_run(self._handle, ctypes.addressof(piece))
@@ -247,35 +237,41 @@ class Search:
             raise MemoryError("the native engine ran out of memory in search_run")
 
 
-def trace(pointers: np.ndarray, state: int) -> np.ndarray:
-    """The symbols [num_frames, levels] on the way to a state; see `midge_trace`.
+def trace(pointers: Tensor, num_frames: int, state: int) -> list[int]:
+    """The symbols [num_frames * levels] on the way to a state; see `midge_trace`.
 
     Args:
-        pointers: [num_frames, levels, F] integers, contiguous.
-        state: flat state after the last frame.
+        pointers: [num_frames or more, levels, F] integers, contiguous.
+        num_frames: how many to follow.
+        state: flat state after them.
     """
     loaded = library()
-    assert loaded is not None and pointers.flags.c_contiguous
-    symbols = np.empty(pointers.shape[:2], np.int32)
-    sizes = (pointers.itemsize, *pointers.shape)
-    loaded.midge_trace(pointers.ctypes.data, *sizes, state, symbols.ctypes.data)
-    return symbols
+    assert loaded is not None and pointers.is_contiguous()
+    capacity, levels, num_states = pointers.shape
+    assert 0 <= num_frames <= capacity
+    symbols = (ctypes.c_int32 * (num_frames * levels))()
+    sizes = (pointers.element_size(), num_frames, levels, num_states)
+    loaded.midge_trace(pointers.data_ptr(), *sizes, state, ctypes.addressof(symbols))
+    return list(symbols)
 
 
-def agreement(pointers: np.ndarray, alive: np.ndarray) -> tuple[int, int]:
+def agreement(pointers: Tensor, num_frames: int, alive: Tensor) -> tuple[int, int]:
     """How many frames the states that are alive have in common, and the state after them.
 
     Args:
-        pointers: [num_frames, levels, F] integers, contiguous.
+        pointers: [num_frames or more, levels, F] integers, contiguous.
+        num_frames: after which the states are alive.
         alive: [F] bool, contiguous, True somewhere.
     """
     loaded = library()
-    assert loaded is not None and pointers.flags.c_contiguous and alive.flags.c_contiguous
-    memory, found = np.empty(2 * len(alive), np.int32), np.empty(2, np.int64)
-    sizes = (pointers.itemsize, *pointers.shape)
-    addresses = (alive.ctypes.data, memory.ctypes.data, found.ctypes.data)
-    loaded.midge_agreement(pointers.ctypes.data, *sizes, *addresses)
-    return int(found[0]), int(found[1])
+    assert loaded is not None and pointers.is_contiguous() and alive.is_contiguous()
+    capacity, levels, num_states = pointers.shape
+    assert 0 <= num_frames <= capacity and alive.shape == (num_states,)
+    memory, found = (ctypes.c_int32 * (2 * num_states))(), (ctypes.c_int64 * 2)()
+    sizes = (pointers.element_size(), num_frames, levels, num_states)
+    addresses = (alive.data_ptr(), ctypes.addressof(memory), ctypes.addressof(found))
+    loaded.midge_agreement(pointers.data_ptr(), *sizes, *addresses)
+    return found[0], found[1]
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:

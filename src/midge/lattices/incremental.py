@@ -13,12 +13,11 @@ import copy
 import math
 from functools import cached_property
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from midge.alignments import LabelDependent
-from midge.lattices.back_traces import agreement, before, traced_symbols
+from midge.lattices.back_traces import agreement, traced_symbols
 from midge.lattices.batches import Batch, checked_batch
 from midge.lattices.fast import FastLattice, has_lone_repeats
 from midge.lattices.recognition import RecognitionLattice
@@ -118,7 +117,9 @@ class BestPathSearch:
             num_frames=zeros.clone(),
             num_settled=zeros.clone(),
             num_cuts=zeros.clone(),
-            pointers=[np.zeros(room, pointer_type(self._whole)) for _ in range(batch_size)],
+            pointers=[
+                torch.zeros(room, dtype=pointer_type(self._whole)) for _ in range(batch_size)
+            ],
             committed=[Spelling() for _ in range(batch_size)],
         )
 
@@ -202,15 +203,13 @@ class BestPathSearch:
 
     def _settle(self, rows: Tensor, state: SearchState) -> None:
         """Commits what the survivors of some streams agree on, and what is older than allowed."""
-        alive = (state.alpha[rows] > -torch.inf).flatten(1).cpu().numpy()
+        alive = (state.alpha[rows] > -torch.inf).flatten(1).cpu()
         settled, tails = state.num_settled[rows].tolist(), state.tail[rows].tolist()
-        each = zip(rows.tolist(), settled, tails, alive, strict=True)
+        each = zip(rows.tolist(), settled, tails, alive.unbind(), strict=True)
         counts = [self._settled(*stream, state) for stream in each]
         state.num_settled[rows] += torch.tensor(counts, dtype=torch.int64, device=rows.device)
 
-    def _settled(
-        self, row: int, first: int, tail: int, alive: np.ndarray, state: SearchState
-    ) -> int:
+    def _settled(self, row: int, first: int, tail: int, alive: Tensor, state: SearchState) -> int:
         """Commits what can be of a stream's tail; the number of frames.
 
         Args:
@@ -222,7 +221,7 @@ class BestPathSearch:
         """
         if not alive.any():
             return tail  # nobody will ask for their past
-        count, last = agreement(state.pointers[row][:tail], alive)
+        count, last = agreement(state.pointers[row], tail, alive)
         self._commit(row, first, tail, count, last, state)
         if self.max_tail is None or tail - count <= self.max_tail:
             return count
@@ -231,11 +230,13 @@ class BestPathSearch:
     def _cut(self, row: int, first: int, tail: int, max_tail: int, state: SearchState) -> int:
         """Commits the best path but for its last frames, and drops whoever came another way."""
         alpha = state.alpha[row].flatten()
-        states = np.arange(len(alpha))
+        states = torch.arange(len(alpha))
         for frame in reversed(range(tail - max_tail, tail)):
-            _, states = before(state.pointers[row][frame], states)
+            pointers = state.pointers[row][frame].long()[:, None]
+            shape = (len(pointers), len(alpha), len(alpha))
+            _, states = self._alignment.trace(pointers.expand(shape), states)
         origin = int(states[int(alpha.argmax())])
-        others = torch.from_numpy(states != origin).to(alpha.device)
+        others = (states != origin).to(alpha.device)
         state.alpha[row] = alpha.masked_fill(others, -torch.inf).view(self._space.state_shape)
         state.num_cuts[row] += 1
         self._commit(row, first, tail, tail - max_tail, origin, state)
@@ -245,8 +246,9 @@ class BestPathSearch:
         self, row: int, first: int, tail: int, count: int, last: int, state: SearchState
     ) -> None:
         """Commits the first frames of a tail, `count` of them, which end in a state."""
-        symbols = traced_symbols(state.pointers[row][:count], last)
-        state.committed[row].extend(first, symbols, self._whole.deduplicate)
+        symbols = traced_symbols(state.pointers[row], count, last)
+        width = self._alignment.num_levels
+        state.committed[row].extend(first, width, symbols, self._whole.deduplicate)
         state.forget(row, count, tail)
 
     def _hypotheses(self, state: SearchState, weights: Tensor, is_final: bool) -> list[Hypothesis]:
@@ -269,9 +271,9 @@ class BestPathSearch:
         ):
             spelling = committed.copy()
             if weight > -math.inf:
-                pointers = state.pointers[row][: num_frames - num_settled]
-                symbols = traced_symbols(pointers, at)
-                spelling.extend(num_settled, symbols, self._whole.deduplicate)
+                symbols = traced_symbols(state.pointers[row], num_frames - num_settled, at)
+                width = self._alignment.num_levels
+                spelling.extend(num_settled, width, symbols, self._whole.deduplicate)
             found.append(
                 Hypothesis(
                     labels=tuple(spelling.labels),

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -104,7 +102,7 @@ class ReadableEngine(SearchEngine):
         state.alpha[rows] = after.masked_fill(after < -self._margin, -torch.inf)
         state.offset[rows] += shift
         places = zip(rows.tolist(), state.tail[rows].tolist(), strict=True)
-        for (row, place), each in zip(places, pointer.movedim(1, 0).cpu().numpy(), strict=True):
+        for (row, place), each in zip(places, pointer.cpu().unbind(1), strict=True):
             state.pointers[row][place] = each
         state.num_frames[rows] += 1
 
@@ -163,14 +161,14 @@ class NativeEngine(SearchEngine):
         state: SearchState,
     ) -> None:
         everywhere = torch.zeros_like(state.num_frames)
-        places = zip(state.pointers, state.tail.tolist(), strict=True)
         self._search.run(
             inputs[0],
             everywhere.index_put((rows,), first),
             counts := everywhere.index_put((rows,), count),
             state.alpha,
             state.offset,
-            [pointers[place:] for pointers, place in places],
+            state.pointers,
+            state.tail.tolist(),
         )
         state.num_frames += counts
 
@@ -180,7 +178,7 @@ def serves_natively(fast: FastLattice, whole: WholeLattice) -> bool:
     parameter = next(fast.weights.parameters(), torch.empty(0))
     return (
         parameter.dtype == torch.float32
-        and pointer_type(whole) is not np.int64
+        and pointer_type(whole) != torch.int64
         and fast.serves(_nothing(fast.weights), native.LOG_Z)
     )
 
@@ -209,11 +207,11 @@ def listed(mask: Tensor) -> Tensor:
     return places
 
 
-def pointer_type(whole: WholeLattice) -> type[np.signedinteger[Any]]:
+def pointer_type(whole: WholeLattice) -> torch.dtype:
     """The smallest integers that hold label * F + source, and level * F + source."""
     num_states = math.prod(whole.space.state_shape)
     largest = num_states * (1 + max(whole.context.vocab_size, whole.alignment.num_levels))
-    for dtype in (np.int16, np.int32):
-        if largest <= np.iinfo(dtype).max:
+    for dtype in (torch.int16, torch.int32):
+        if largest <= torch.iinfo(dtype).max:
             return dtype
-    return np.int64
+    return torch.int64

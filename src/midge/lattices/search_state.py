@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,24 +45,24 @@ class Spelling:
     last_symbol: int = BLANK
     """The last symbol of the path, which with deduplication may be repeated."""
 
-    def extend(self, first: int, symbols: np.ndarray, deduplicate: bool) -> None:
+    def extend(self, first: int, width: int, symbols: Sequence[int], deduplicate: bool) -> None:
         """Adds what frames emit.
 
         Args:
             first: number of the first of them.
-            symbols: [n, any] in the order of the path, blanks included; `NO_SYMBOL` fills up.
+            width: how many symbols each has.
+            symbols: in the order of the path, blanks included; `NO_SYMBOL` fills up.
             deduplicate: whether repeats do not count.
         """
-        frame, place = (symbols != NO_SYMBOL).nonzero()
-        path = symbols[frame, place]
-        if not len(path):
-            return
-        counts = path != BLANK
-        if deduplicate:
-            counts &= path != np.concatenate(([self.last_symbol], path[:-1]))
-        self.labels += path[counts].tolist()
-        self.frames += (first + frame[counts]).tolist()
-        self.last_symbol = int(path[-1])
+        labels, frames, last = self.labels, self.frames, self.last_symbol
+        for place, symbol in enumerate(symbols):
+            if symbol == NO_SYMBOL:
+                continue
+            if symbol != BLANK and not (deduplicate and symbol == last):
+                labels.append(symbol)
+                frames.append(first + place // width)
+            last = symbol
+        self.last_symbol = last
 
     def copy(self) -> Spelling:
         """An independent copy."""
@@ -88,10 +87,10 @@ class SearchState:
     """[B] int64 number of frames whose symbols are committed."""
     num_cuts: Tensor
     """[B] int64 as in `Hypothesis`."""
-    pointers: list[np.ndarray]
+    pointers: list[Tensor]
     """B times [capacity, num_levels, F] back-pointers of the frames that are not settled, first one
     first; what lies behind them means nothing. A stream's stay where they are when it is joined
-    with others. They are followed one by one, so they are numpy's."""
+    with others. They are followed one by one, so they are on the CPU."""
     committed: list[Spelling]
     """B spellings of what is settled."""
 
@@ -104,7 +103,7 @@ class SearchState:
         """Makes room for the pointers of so many frames; twice the old room at least."""
         old = self.pointers[row]
         if capacity > len(old):
-            new = np.zeros((max(capacity, 2 * len(old)), *old.shape[1:]), old.dtype)
+            new = old.new_zeros(max(capacity, 2 * len(old)), *old.shape[1:])
             new[: len(old)] = old
             self.pointers[row] = new
 
@@ -112,9 +111,8 @@ class SearchState:
         """Drops the first pointers of a stream whose tail is so long; gives room back."""
         old = self.pointers[row]
         capacity = max(FIRST_CAPACITY, tail - count)
-        is_much = 2 * capacity < len(old)
-        new = np.zeros((capacity, *old.shape[1:]), old.dtype) if is_much else old
-        new[: tail - count] = old[count:tail]
+        new = old if 2 * capacity >= len(old) else old.new_zeros(capacity, *old.shape[1:])
+        new[: tail - count] = old[count:tail].clone()
         self.pointers[row] = new
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import queue
@@ -11,9 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+import torch
+
 from midge.decoding.decoded import Alternative
 from midge.decoding.live_alternatives import AlternativesSearch
-from midge.kernels.native import use_one_thread
 from midge.serve.metrics import Metrics
 from midge.serve.sessions import Delivery, News, Session
 
@@ -93,8 +95,14 @@ class Searcher:
 
 
 def give_way() -> None:
-    """Leaves the processors to other threads than this one."""
-    use_one_thread()
+    """Leaves the processors to other threads than this one.
+
+    `torch.set_num_threads` would reach the others: the number it sets is the process's, of the
+    matrix library at once and of every thread that has not computed yet. OpenMP's is the thread's.
+    """
+    torch.get_num_threads()  # now, or torch sets the number when this thread first computes
+    with suppress(OSError, AttributeError):  # a torch with another library for threads
+        ctypes.CDLL(None).omp_set_num_threads(1)
     if hasattr(os, "setpriority"):
         with suppress(OSError):
             # On Linux a number of a thread stands for that thread alone.

@@ -1,8 +1,6 @@
 // The C interface: picks the variant for this machine's instruction set once and forwards every call to it.
 #include "engine.h"
 
-#include <omp.h>
-
 #include <cstdlib>
 #include <cstring>
 
@@ -86,7 +84,6 @@ Variant variant() {
 
 extern "C" {
 FOR_EACH_FUNCTION(DEFINE, all)
-void midge_use_threads(int32_t count) { omp_set_num_threads(count); }
 const char* midge_variant(void) {
   static const char* names[] = {"portable", "avx2", "avx512"};
   return names[variant()];

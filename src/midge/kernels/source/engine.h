@@ -92,9 +92,6 @@ void midge_agreement(const void* pointers, int64_t pointer_bytes, int64_t frames
 int midge_product(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, int64_t a_column, const float* b,
                   int64_t b_row, int64_t b_column, float* c);
 
-/* How many threads the calling thread may use from now on; other threads keep their number. */
-void midge_use_threads(int32_t count);
-
 /* "avx512", "avx2" or "portable": what this machine runs. MIDGE_VARIANT in the environment overrides it. */
 const char* midge_variant(void);
 
