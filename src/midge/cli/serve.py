@@ -19,7 +19,7 @@ from midge.decoding.streams import BLOCK_SIZE, StreamingDecoder
 from midge.models import Recognizer, default_model_path, load
 from midge.models.best_paths import MARGIN
 from midge.serve.access import Access
-from midge.serve.capacity import measured_capacity
+from midge.serve.capacity import CONFIDENT_SHARE, measured_capacity
 from midge.serve.endpoints import Endpoint
 from midge.serve.logs import write_logs
 from midge.serve.service import ModelCard, Service
@@ -208,7 +208,7 @@ def _service(arguments: argparse.Namespace, access: Access) -> Service:
     decoder = StreamingDecoder(recognizer, margin=arguments.margin, block_size=arguments.block_size)
     if arguments.max_streams is None:
         plain = measured_capacity(decoder, settings=StreamSettings())
-        confident = min(plain, measured_capacity(decoder))
+        confident = min(plain, measured_capacity(decoder, CONFIDENT_SHARE))
         limits = dataclasses.replace(
             limits, max_streams=plain, confident_places=round(plain / confident)
         )
