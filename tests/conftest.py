@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -11,6 +12,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 # The tensors of these tests are tiny: a second thread would only wait.
 torch.set_num_threads(1)
 collect_ignore = ["conftest.py"]  # there are two, which have no doctests
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # Of a shell's background jobs; tests of interruptions, and the processes they start, need it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter):
