@@ -94,7 +94,8 @@ class Store:
         return [Result.from_json(given) for given in self.found.get(part, [])]
 
     def keep(self, part: str, value: Any) -> None:
-        self.found |= {part: value, "machine": report.machine()}
+        machines = self.found.get("machines", {}) | {part: report.machine()}
+        self.found |= {part: value, "machines": machines}
         self.path.write_text(json.dumps(self.found, indent=2) + "\n")
 
 
@@ -190,7 +191,7 @@ def memory_cell(part: str, ours: float | None, theirs: float | None, wanted: Wan
 
 def page(store: Store) -> str:
     """The page, from what was measured."""
-    sections = [INTRODUCTION, f"Machine: {store.found.get('machine', report.machine())}.\n"]
+    sections = [INTRODUCTION]
     titles = {"reduced": "Reduced shape", "paper": "The paper's shape"}
     for part, title in titles.items():
         results = store.results(part)
@@ -199,11 +200,16 @@ def page(store: Store) -> str:
         options = "--peers" if part == "reduced" else "--peers --paper"
         sections.append(
             f"## {title}\n\n    midge bench {options}\n\n{report.sizes(results)}. "
-            f"Ours: {results[0].ours.engine}. LAST: {theirs_engine(results)}.\n\n"
+            f"Ours: {results[0].ours.engine}. LAST: {theirs_engine(results)}. "
+            f"{measured_on(store.found, part)}\n\n"
             f"### How many times as fast as LAST\n\n{claims(part, results)}\n\n"
             f"### All numbers\n\n{report.table(results)}\n"
         )
     return "\n".join([*sections, *other_sections(store.found)])
+
+
+def measured_on(found: dict[str, Any], part: str) -> str:
+    return f"Measured on {found['machines'][part]}."
 
 
 def theirs_engine(results: Sequence[Result]) -> str:
@@ -219,7 +225,7 @@ def other_sections(found: dict[str, Any]) -> list[str]:
         values = {name: x for name, x in found["peak"].items() if name in fields}
         measured = peak.Peak(**values | {"shape": shape})
         heading = "## Share of the machine's peak\n\n    midge bench --peak\n\n"
-        sections.append(f"{heading}```text\n{measured}\n```\n")
+        sections.append(f"{heading}{measured_on(found, 'peak')}\n\n```text\n{measured}\n```\n")
     if "losses" in found:
         cases = [
             (losses.Case(**each["case"]), [losses.LossCost(**cost) for cost in each["costs"]])
@@ -227,6 +233,7 @@ def other_sections(found: dict[str, Any]) -> list[str]:
         ]
         sections.append(
             "## CTC and RNN-T\n\n    midge bench --ctc\n    midge bench --rnnt\n\n"
+            f"{measured_on(found, 'losses')}\n\n"
             f"{report.losses_table(cases)}\n"
         )
     if "accuracy" in found:
@@ -234,13 +241,15 @@ def other_sections(found: dict[str, Any]) -> list[str]:
         sections.append(
             "## Float32 against float64\n\n    midge bench --accuracy\n\n"
             f"{accuracy.SHAPE.frames} frames, {accuracy.SHAPE.labels} labels, alphabet "
-            f"{accuracy.SHAPE.vocab}; both start from the same float32 numbers.\n\n"
+            f"{accuracy.SHAPE.vocab}; both start from the same float32 numbers. "
+            f"{measured_on(found, 'accuracy')}\n\n"
             f"{accuracy.table(errors)}\n"
         )
     if "scaling" in found:
         sections.append(
             "## Growth\n\n    midge bench --scaling\n\n"
-            f"{scaling.ROW.name}; a slope is the power of the size that the cost grows with.\n\n"
+            f"{scaling.ROW.name}; a slope is the power of the size that the cost grows with. "
+            f"{measured_on(found, 'scaling')}\n\n"
             f"{scaling.table(series_of(found['scaling']))}\n"
         )
     return sections
