@@ -12,6 +12,7 @@ namespace {
 
 struct Unshared {
   static constexpr i64 FRAMES = 96, COLUMNS = 96;  // of a cache block
+  static constexpr i64 PACKED = 192;               // frames packed for the forward product
 
   struct Entry {  // a frame that uses the unit's columns
     i64 f, arcs;  // arcs: index of the entry's column 0
@@ -35,7 +36,8 @@ struct Unshared {
 
   Unshared(const midge_problem& problem, const RowSet& row_set, int threads)
       : p(problem), rows(row_set), D(p.size), Dp(round_up(p.size, PW)), C(p.vocab + 1) {
-    thread_floats = round_up((2 * FRAMES + 2 * PW) * Dp + COLUMNS * Dp + FRAMES * COLUMNS, 16);
+    const i64 forward = (PACKED + PW) * Dp + PW * COLUMNS, backward = (FRAMES + COLUMNS) * Dp + FRAMES * COLUMNS;
+    thread_floats = round_up(imax(forward, backward), 16);
     memory.allocate(thread_floats * threads);
     count.allocate(p.states + 1);
   }
@@ -82,24 +84,29 @@ struct Unshared {
 
   // ---- forward: panels of frames, broadcast weights, so that W needs no packing
 
-  struct ColumnProduct {
+  struct ColumnProduct {  // tile[frame][column], for one panel of frames
     Unshared& u;
     const Unit& unit;
-    const Entry* e;
-    const float *panel;
-    float* arcs;
-    i64 frames;
+    const float* panel;
+    float* tile;
     template <int R>
     MIDGE_INLINE void run(i64 first) {
       float out[R * PW];
       dot_block<R>(u.D, u.p.weight + (unit.w0 + first) * u.D, u.D, panel, out);
-      if (u.p.bias)
-        for (int i = 0; i < R; i++)
-          for (int f = 0; f < PW; f++) out[i * PW + f] += u.p.bias[unit.w0 + first + i];
-      for (i64 f = 0; f < frames; f++)
-        for (int i = 0; i < R; i++) arcs[e[f].arcs + unit.at + first + i] = out[i * PW + f];
+      float bias[R];
+      for (int i = 0; i < R; i++) bias[i] = u.p.bias ? u.p.bias[unit.w0 + first + i] : 0.f;
+      for (int f = 0; f < PW; f++)
+        for (int i = 0; i < R; i++) tile[f * COLUMNS + first + i] = out[i * PW + f] + bias[i];
     }
   };
+
+  // Rows of arcs are far apart (140 kB for a 2-gram context over 32 labels): writing each product's few columns there
+  // at once would take as long as the product itself.
+  void arcs_of_panel(const Unit& unit, const Entry* e, i64 frames, const float* panel, float* tile, float* arcs) {
+    for_row_groups(unit.count, ColumnProduct{*this, unit, panel, tile});
+    for (i64 f = 0; f < frames; f++)
+      memcpy(arcs + e[f].arcs + unit.at, tile + f * COLUMNS, unit.count * sizeof(float));
+  }
 
   void pack_frames(const Chunk& c, const Entry* e, i64 n, float* out) {
     for (i64 q = 0; q * PW < n; q++, out += D * PW)
@@ -110,20 +117,26 @@ struct Unshared {
   }
 
   void all_arcs(Chunk& c) {
+    // Units of a whole lattice share all frames, which are packed once a block for all of them.
+    const i64 blocks = rows.all ? ceil_div(c.num_frames, PACKED) : 1;
 #pragma omp parallel
     {
       float* X = memory.data + omp_get_thread_num() * thread_floats;
-      const Entry* packed = nullptr;  // units in a row often share their frames
+      float* tile = X + (PACKED + PW) * Dp;
+      const Entry* packed = nullptr;
 #pragma omp for schedule(dynamic, 8)
-      for (i64 i = 0; i < num_units; i++)
-        for (i64 e0 = units[i].e0; e0 < units[i].e1; e0 += FRAMES) {
-          const i64 n = imin(FRAMES, units[i].e1 - e0);
+      for (i64 task = 0; task < blocks * num_units; task++) {
+        const Unit& unit = units[task % num_units];
+        const i64 first = unit.e0 + task / num_units * PACKED;
+        const i64 last = rows.all ? imin(unit.e1, first + PACKED) : unit.e1;
+        for (i64 e0 = first; e0 < last; e0 += PACKED) {
+          const i64 n = imin(PACKED, last - e0);
           const Entry* e = entries.data + e0;
           if (packed != e) pack_frames(c, e, n, X), packed = e;
           for (i64 q = 0; q * PW < n; q++)
-            for_row_groups(units[i].count, ColumnProduct{*this, units[i], e + q * PW, X + q * D * PW, c.arcs.data,
-                                                         imin(PW, n - q * PW)});
+            arcs_of_panel(unit, e + q * PW, imin(PW, n - q * PW), X + q * D * PW, tile, c.arcs.data);
         }
+      }
     }
   }
 
