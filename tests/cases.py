@@ -61,7 +61,7 @@ class Case:
         steps = num_frames
         if kind == "label":
             steps = int(self.alignment().num_steps(torch.tensor(num_frames)))
-        final = context.final_weights
+        final, added = context.final_weights, context.label_weights
         return Enumeration(
             table=table[:steps],
             next_state=context.next_state_table().tolist(),
@@ -71,6 +71,7 @@ class Case:
             deduplicate=self.deduplicate,
             start=context.start,
             final_weights=None if final is None else final.tolist(),
+            label_weights=None if added is None else added.tolist(),
         )
 
     def with_global(self) -> Case:
@@ -97,6 +98,18 @@ def automaton_with_final_weights() -> midge.NextStateTable:
     )
 
 
+def automaton_with_label_weights() -> midge.NextStateTable:
+    """An automaton whose arcs weigh, one nothing at all, and lack two; so do its ends."""
+    table = torch.tensor([[1, 2], [1, -1], [1, 3], [-1, 3]])
+    return midge.NextStateTable(
+        table,
+        final_weights=torch.tensor([0.0, -0.4, 0.2, 0.1], dtype=torch.float64),
+        label_weights=torch.tensor(
+            [[0.5, -1.2], [-0.3, 0.0], [-torch.inf, 0.8], [0.0, -0.6]], dtype=torch.float64
+        ),
+    )
+
+
 CONTEXTS = {
     "0-gram": lambda: midge.FullNGram(2, 0),
     "0-gram-3": lambda: midge.FullNGram(3, 0),
@@ -107,6 +120,7 @@ CONTEXTS = {
     "random-1": lambda: random_automaton(1),
     "random-2": lambda: random_automaton(2, num_states=3, vocab_size=3),
     "final-weights": automaton_with_final_weights,
+    "label-weights": automaton_with_label_weights,
     "clustered": lambda: midge.clustered_context([0, 1, 1], context_size=1),
     "variable": lambda: midge.variable_length_context([[1, 2, 2, 1, 2]], 2, 2, min_count=2),
 }
@@ -137,7 +151,7 @@ CASES = [
 ]
 
 
-QUICK = ("0-gram", "1-gram", "2-gram", "random-0", "final-weights")
+QUICK = ("0-gram", "1-gram", "2-gram", "random-0", "final-weights", "label-weights")
 """Contexts that the fast tests take; the others are for the slow ones."""
 
 

@@ -52,6 +52,7 @@ class Enumeration:
     deduplicate: bool = False
     start: int = 0
     final_weights: list[float] | None = None
+    label_weights: list[list[float]] | None = None
     paths: list[ListedPath] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -110,6 +111,8 @@ class Enumeration:
             if symbol != 0 and not repeats:
                 after = self.next_state[state][symbol - 1]
                 spelled = (*labels, symbol)
+                if self.label_weights is not None:
+                    arc_weight += self.label_weights[state][symbol - 1]
             reached = (
                 (*symbols, symbol),
                 spelled,

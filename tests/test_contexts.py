@@ -131,6 +131,28 @@ def test_bad_final_weights_are_refused(weights, message):
         midge.NextStateTable(torch.tensor([[0]]), final_weights=weights)
 
 
+@pytest.mark.parametrize(
+    "weights, message",
+    [
+        (torch.zeros(1), r"label_weights should be floating point \[1, 2\]"),
+        (torch.tensor([[0.0, torch.inf]]), "label_weights should be finite or -inf"),
+    ],
+)
+def test_bad_label_weights_are_refused(weights, message):
+    with pytest.raises(ValueError, match=message):
+        midge.NextStateTable(torch.tensor([[0, 0]]), label_weights=weights)
+
+
+def test_automata_are_the_same_whatever_they_weigh():
+    plain = midge.FullNGram(2, 1)
+    table = plain.next_state_table()
+    weighted = midge.NextStateTable(table, label_weights=torch.zeros(3, 2))
+    assert plain.is_same_automaton(weighted) and weighted.is_same_automaton(plain)
+    assert not plain.is_same_automaton(midge.FullNGram(2, 2))
+    assert not plain.is_same_automaton(midge.FullHistory(2))
+    assert not weighted.is_same_automaton(midge.NextStateTable(table.flip(1)))
+
+
 @pytest.mark.parametrize("arguments", [(0, 1), (2, -1)])
 def test_bad_ngrams_are_refused(arguments):
     with pytest.raises(ValueError, match="should be at least"):

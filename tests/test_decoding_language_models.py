@@ -182,7 +182,14 @@ FUSIBLE = [
     Case("2-gram", "frame", "hat"),
     Case("2-gram", "frame-no-blank", "softmax"),
     Case("2-gram", "label-frame:2"),
+    Case("2-gram", "label-frame:1", "softmax"),
+    Case("2-gram", "label-frame:2", "hat"),
     Case("2-gram", "label:all"),
+    Case("2-gram", "frame", deduplicate=True),
+    Case("2-gram", "frame", "softmax", deduplicate=True),
+    Case("2-gram", "frame-no-blank", "softmax", deduplicate=True),
+    Case("2-gram", "label-frame:2", deduplicate=True),
+    Case("2-gram", "label-frame:2", "hat", deduplicate=True),
 ]
 
 
@@ -248,8 +255,6 @@ def test_a_network_with_a_model_inside(arpa):
     "case, message",
     [
         (Case("1-gram", "frame"), "up to context size"),
-        (Case("2-gram", "frame", deduplicate=True), "deduplication"),
-        (Case("2-gram", "label-frame:2", "softmax"), "several labels per frame"),
         (Case("0-gram-3", "frame"), "3 labels"),
     ],
     ids=str,
@@ -257,6 +262,23 @@ def test_a_network_with_a_model_inside(arpa):
 def test_what_does_not_fit_on_arcs_is_refused(case, message, arpa):
     with pytest.raises(ValueError, match=message):
         fused_lattice(case.lattice(), read_arpa(arpa, LABELS))
+
+
+@pytest.mark.parametrize(
+    "context, message",
+    [
+        (midge.FullNGram(2, 2), "unbounded labels per frame; use a beam"),
+        (midge.FullHistory(2), "unbounded history; use a beam"),
+    ],
+    ids=str,
+)
+def test_what_has_no_end_is_refused(context, message, arpa):
+    weights = midge.SharedRNNWeights(context, 6, 16, 5, 8)
+    lattice = midge.RecognitionLattice(
+        context, midge.LabelFrameDependent(None), weights, normalization="hat"
+    )
+    with pytest.raises(ValueError, match=message):
+        fused_lattice(lattice, read_arpa(arpa, LABELS))
 
 
 def plain_phrases(phrases, labels, bonus, separator):

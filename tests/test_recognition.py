@@ -327,6 +327,8 @@ def refused():
     yield (ngram, unbounded, finite_rnn, "global"), "max_labels_per_frame"
     yield (ngram, midge.FrameDependent(False), table, "hat"), "blank"
     yield (ngram, unbounded, finite_rnn, "softmax", True), "deduplicate"
+    weighted = midge.NextStateTable(ngram.next_state_table(), label_weights=torch.zeros(3, 2))
+    yield (weighted, unbounded, finite_rnn, "softmax"), "arcs or ends"
     yield (ngram, spell, table, "softmax", True), "LabelDependent"
     yield (ngram, frame, attention, "softmax"), "LabelDependent"
     yield (midge.FullNGram(2, 2), frame, table), "made for the lattice's context"

@@ -131,14 +131,17 @@ class Automaton:
         rank = _ranks(map(len, histories))
         finals = context.final_weights
         weights = [0.0] * context.num_states if finals is None else finals.tolist()
+        added = context.label_weights
+        arc_weights = torch.zeros(len(table), context.vocab_size) if added is None else added
+        rows = zip(table, arc_weights.tolist(), strict=True)
         return cls(
             state_names=tuple(spell(history, names) for history in histories),
             start=context.start,
             final_weights={q: weight for q, weight in enumerate(weights) if weight > -math.inf},
             arcs=tuple(
-                Arc(state, column + 1, column + 1, 0.0, destination)
-                for state, row in enumerate(table)
-                for column, destination in enumerate(row)
+                Arc(state, column + 1, column + 1, weight, destination)
+                for state, row in enumerate(rows)
+                for column, (destination, weight) in enumerate(zip(*row, strict=True))
                 if destination >= 0
             ),
             symbols=names,

@@ -26,9 +26,10 @@ _LONG_SECONDS = 600.0
 _DESCRIPTION = """\
 Transcribes audio files of any format, sample rate and length. A model that can run live hears them
 as streams, cut into segments where somebody pauses, as `midge stream` and `midge serve` do, and
-gives the same words. Other models, and other searches than the best path, take long files in pieces
-that are cut at quiet places. A file that cannot be read is named and the others go on; the exit
-code is then 1."""
+gives the same words; other searches than the best path decode the same segments. Other models take
+long files in pieces that are cut at quiet places, and so does every other search with
+--no-endpoints. A file that cannot be read is named and the others go on; the exit code is then
+1."""
 
 _EXAMPLES = """\
 examples:
@@ -99,10 +100,14 @@ def _transcriber(
     endpointing = endpointing_of(arguments)
     if not arguments.max_seconds >= 1:
         raise ValueError(f"--max-seconds should be at least 1, got {arguments.max_seconds}")
+    if not recognizer.lattice.alignment.has_blank:
+        refuse_rules(arguments, "models with blank: this one never waits")
+        endpointing = None
     live = live_options_of(arguments) if recognizer.can_run_live else None
+    if live is None and recognizer.can_run_live and endpointing is not None:
+        search = decoder_of(arguments, recognizer)
+        live = {"segment_decoder": search, "blank_penalty": arguments.blank_penalty}
     if live is not None:
-        if not recognizer.lattice.alignment.has_blank:
-            endpointing = None  # such a model never waits
         decoder = StreamingDecoder(recognizer)
         rate = recognizer.front_end.config.sample_rate
         decoder.stream(rate, endpointing=endpointing, **live)  # what is refused is refused here
@@ -114,11 +119,7 @@ def _transcriber(
             return stream_files(decoder, paths, progress=progress, **options)
 
         return streamed
-    refuse_rules(
-        arguments,
-        "streams: it needs a model that can run live, and --decoder max-path without a language "
-        "model or phrases",
-    )
+    refuse_rules(arguments, "streams: it needs a model that can run live")
     whole = decoder_of(arguments, recognizer) or recognizer
     return lambda paths, progress: transcribe_files(
         whole, paths, max_seconds=arguments.max_seconds, progress=progress

@@ -86,6 +86,9 @@ class FiniteContext(ContextDependency, Transitions):
     """The initial state: the empty history."""
     final_weights: Tensor | None = None
     """[num_states] log weight of ending in a state; None is 0 for all."""
+    label_weights: Tensor | None = None
+    """[num_states, vocab_size] log weight of each arc of C itself, such as a language model's; None
+    is 0 for all. It is added to what a lattice gives a new label, after any local normalization."""
 
     @property
     @abstractmethod
@@ -155,6 +158,14 @@ class FiniteContext(ContextDependency, Transitions):
             labels.append(int(self.last_label(at)))
             at = self.parent(at)
         return labels[::-1]
+
+    def is_same_automaton(self, other: ContextDependency) -> bool:
+        """Whether the states and arcs are the same, whatever they weigh."""
+        return self is other or (
+            isinstance(other, FiniteContext)
+            and (self.start, self.num_states) == (other.start, other.num_states)
+            and torch.equal(self.next_state_table(), other.next_state_table())
+        )
 
     def next_state_table(self) -> Tensor:
         """[num_states, vocab_size] int64 of next states, -1 where there is no arc."""

@@ -22,9 +22,11 @@ class NextStateTable(FiniteContext):
         start: the initial state.
         final_weights: [num_states] log weight of ending in a state; -inf is not final; None is 0
             for all.
+        label_weights: [num_states, vocab_size] log weight of each arc, as a language model has
+            them; -inf is no path; None is 0 for all.
 
     Raises:
-        ValueError: if the table, the start or the final weights do not fit.
+        ValueError: if the table, the start or the weights do not fit.
 
     Example:
         >>> parity = NextStateTable(torch.tensor([[1], [0]]))  # has the label come an odd time?
@@ -33,7 +35,11 @@ class NextStateTable(FiniteContext):
     """
 
     def __init__(
-        self, next_state: Tensor, start: int = 0, final_weights: Tensor | None = None
+        self,
+        next_state: Tensor,
+        start: int = 0,
+        final_weights: Tensor | None = None,
+        label_weights: Tensor | None = None,
     ) -> None:
         """Checks the automaton and finds the shortest path to every state."""
         table = torch.as_tensor(next_state)
@@ -54,7 +60,8 @@ class NextStateTable(FiniteContext):
         self.start = start
         self._table = table
         self._parent, self._last_label = _shortest_paths(table, start)
-        self.final_weights = _checked_final_weights(final_weights, num_states)
+        self.final_weights = _checked_weights("final_weights", final_weights, (num_states,))
+        self.label_weights = _checked_weights("label_weights", label_weights, tuple(table.shape))
         # Sorted by label, then source.
         order = torch.arange(table.numel()).view(self.vocab_size, num_states).T.flatten()
         self._groups = ArcGroups(table.flatten(), order, num_states)
@@ -125,15 +132,15 @@ def _shortest_paths(table: Tensor, start: int) -> tuple[Tensor, Tensor]:
     return torch.tensor(parent), torch.tensor(last_label)
 
 
-def _checked_final_weights(final_weights: Tensor | None, num_states: int) -> Tensor | None:
-    if final_weights is None:
+def _checked_weights(name: str, given: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+    if given is None:
         return None
-    weights = torch.as_tensor(final_weights).detach().clone()
-    if weights.shape != (num_states,) or not weights.is_floating_point():
+    weights = torch.as_tensor(given).detach().clone()
+    if weights.shape != shape or not weights.is_floating_point():
         raise ValueError(
-            f"final_weights should be floating point [{num_states}], "
+            f"{name} should be floating point {list(shape)}, "
             f"got {weights.dtype} {list(weights.shape)}"
         )
     if bool((weights.isnan() | (weights == torch.inf)).any()):
-        raise ValueError("final_weights should be finite or -inf, got NaN or +inf")
+        raise ValueError(f"{name} should be finite or -inf, got NaN or +inf")
     return weights

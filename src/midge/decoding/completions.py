@@ -22,7 +22,7 @@ from midge.contexts import FiniteContext
 from midge.contexts.spaces import Arcs, LabelSpace
 from midge.lattices import RecognitionLattice
 from midge.lattices.recursion import Recursion, at_step
-from midge.lattices.whole import WholeLattice, with_closing
+from midge.lattices.whole import WholeLattice
 from midge.semirings import Log, MaxTropical, Semiring
 from midge.weights import Scorer, WeightFn
 from midge.weights.normalization import arc_weights
@@ -111,7 +111,7 @@ class WideLattice:
             arc_mask=None if mask is None else mask[state : state + 1],
             entered_label=None if entered_label is None else entered_label[state : state + 1],
         )
-        return with_closing(arcs, whole.alignment, whole.normalization).map(lambda x: x[0])
+        return whole.finished(arcs, slice(state, state + 1)).map(lambda x: x[0])
 
 
 def wide_lattice(lattice: RecognitionLattice) -> WideLattice:

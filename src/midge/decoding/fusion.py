@@ -15,14 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from midge.alignments import LabelFrameDependent
 from midge.contexts import FiniteContext, NextStateTable
 from midge.lattices import RecognitionLattice
-from midge.weights import Normalization, Scorer, WeightFn
-from midge.weights.base import Linear, per_step
-from midge.weights.normalization import arc_weights
 
 Array = np.ndarray
 
@@ -132,12 +128,13 @@ def fused_lattice(
     """The lattice with a scorer's weights on its arcs and ends, for every exact method of it.
 
     It is possible where the state of the scorer follows from the state of the context, as for an
-    n-gram model of an order up to context size + 1. The result is globally normalized: its
-    posterior is proportional to P(y | x) exp(weight score(y) + bonus |y|), over all sequences.
+    n-gram model of an order up to context size + 1. The scorer then weighs the arcs and the ends of
+    the context itself: new labels, once each, however they are aligned or repeated. Frames keep the
+    model's normalization; the posterior is proportional to P(y | x) exp(weight score(y) + bonus
+    |y|), over all sequences.
 
     Args:
-        lattice: with a finite context, moving along frames with at most one label each, or along
-            labels; or globally normalized, with any number. Without deduplication.
+        lattice: with a finite context, and finitely many labels per frame.
         scorer: such as an n-gram model.
         weight: of the scorer.
         label_bonus: added for each label.
@@ -149,24 +146,27 @@ def fused_lattice(
     _check_fusible(lattice, scorer)
     assert isinstance(context, FiniteContext)
     states = _scorer_states(context, scorer)
-    added = np.stack([label_bonus + weight * scorer.arcs(state)[0] for state in states])
+    added = torch.from_numpy(
+        np.stack([label_bonus + weight * scorer.arcs(state)[0] for state in states])
+    )
     final = torch.tensor([weight * scorer.final(state) for state in states], dtype=torch.float64)
     if context.final_weights is not None:
         final = final + context.final_weights
-    table = NextStateTable(context.next_state_table(), context.start, final)
-    weights = _AddedWeights(table, lattice, torch.from_numpy(added))
-    return RecognitionLattice(table, lattice.alignment, weights)
+    if context.label_weights is not None:
+        added = added + context.label_weights
+    weighted = NextStateTable(context.next_state_table(), context.start, final, added)
+    return RecognitionLattice(
+        weighted, lattice.alignment, lattice.weights, lattice.normalization, lattice.deduplicate
+    )
 
 
 def _check_fusible(lattice: RecognitionLattice, scorer: LabelScorer) -> None:
-    """Refuses what has no place on the arcs of a lattice."""
+    """Refuses what has no place on the arcs of a context."""
     alignment = lattice.alignment
-    is_nested = isinstance(alignment, LabelFrameDependent)
     reasons = {
         "an unbounded history": not isinstance(lattice.context, FiniteContext),
-        "deduplication, where a repeat would count as a label": lattice.deduplicate,
-        "several labels per frame and local normalization, where the last blank is certain": (
-            is_nested and lattice.normalization != "global"
+        "unbounded labels per frame": (
+            isinstance(alignment, LabelFrameDependent) and alignment.max_labels_per_frame is None
         ),
     }
     for reason, holds in reasons.items():
@@ -198,59 +198,3 @@ def _scorer_states(context: FiniteContext, scorer: LabelScorer) -> list[int]:
             if len(found) > len(queue):
                 queue.append(after)
     return [found[state] for state in range(context.num_states)]
-
-
-class _AddedWeights(WeightFn):
-    """The normalized arc weights of a lattice, and something more for each state and label."""
-
-    def __init__(self, context: NextStateTable, lattice: RecognitionLattice, added: Tensor) -> None:
-        super().__init__()
-        self.context = context
-        self._arc_mask = context.arc_mask
-        self.input_size = lattice.weights.input_size
-        self.reads_all_frames = lattice.weights.reads_all_frames
-        self.weights = lattice.weights
-        self._normalization: Normalization = lattice.normalization
-        self._has_blank = lattice.alignment.has_blank
-        like = next(self.weights.parameters(), torch.empty(0, dtype=added.dtype))
-        padded = torch.nn.functional.pad(added, (1, 0))  # blank gets nothing
-        self.register_buffer("_added", padded.to(like))
-
-    def scorer(
-        self,
-        frames: Tensor,
-        num_frames: Tensor,
-        states: Tensor | None,
-        linear: Linear = torch.nn.functional.linear,
-    ) -> Scorer:
-        """Normalizes before it adds: the product is of a model's probabilities and a scorer's."""
-        base = self.weights.scorer(frames, num_frames, states, linear)
-        added: Tensor = self._buffers["_added"]  # type: ignore[assignment]
-        mask = self._arc_mask
-        mask = torch.ones_like(added[:, 1:], dtype=torch.bool) if mask is None else mask
-        chosen = (
-            x if states is None else x[states] for x in (added.to(frames), mask.to(frames.device))
-        )
-        own = len(base.state)
-
-        def score(
-            step: tuple[Tensor, ...],
-            batch: tuple[Tensor, ...],
-            state: tuple[Tensor, ...],
-            shared: tuple[Tensor, ...],
-            steps: range,
-        ) -> Tensor:
-            raw = base.score(step, batch, state[:own], shared, steps)
-            arcs = arc_weights(
-                raw,
-                self._normalization,
-                has_blank=self._has_blank,
-                arc_mask=per_step(state[own + 1]),
-                entered_label=None,
-            )
-            weights = torch.cat([arcs.blank[..., None], arcs.lexical], dim=-1)
-            return weights + per_step(state[own])
-
-        return Scorer(
-            score, base.num_elements, base.step, base.batch, (*base.state, *chosen), base.shared
-        )

@@ -111,7 +111,9 @@ def leaving_arcs(lattice: RecognitionLattice, beam: Beam, scores: Tensor) -> Lea
         arc_mask=None if mask is None else mask.to(scores.device)[beam.rows[0]],
         entered_label=last[:, None] if lattice.deduplicate else None,
     ).map(lambda x: x[0, 0].double().cpu())
-    blank, new = arcs.blank, arcs.lexical[:, None]
+    added = context.label_weights if isinstance(context, FiniteContext) else None
+    labels = arcs.lexical if added is None else arcs.lexical + added[beam.rows[0].cpu()].double()
+    blank, new = arcs.blank, labels[:, None]
     if bool(blank.isnan().any() | new.isnan().any() | (new == torch.inf).any()):
         return None
     hold = torch.full((len(beam.prefixes),), -torch.inf, dtype=torch.float64)

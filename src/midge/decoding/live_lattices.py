@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 
 from midge.decoding.blank_penalty import with_blank_penalty
+from midge.decoding.late_decoding import LateDecoding
 from midge.decoding.live_alternatives import MAX_SEARCH_SECONDS, LiveAlternatives
-from midge.decoding.live_phrases import LivePhrases
 from midge.decoding.live_posteriors import MAX_WINDOW_SECONDS, LiveConfidence, TailSampler
 from midge.decoding.offline import OfflineDecoder
 from midge.decoding.open_segment import OpenSegment
@@ -51,7 +51,7 @@ class LiveLattice:
             first: its first frame, counted from the beginning of the stream.
             has_confidence: whether its words get confidences.
             num_best: how many alternatives it lists at its end.
-            decoder: what decodes it at its end, where phrases are expected.
+            decoder: what decodes it at its end, if not the search.
         """
         recognizer, tokens = self._recognizer, self._recognizer.tokens
         confidence = alternatives = None
@@ -62,10 +62,8 @@ class LiveLattice:
         if num_best and decoder is None:
             longest = num_frames(recognizer, MAX_SEARCH_SECONDS)
             alternatives = LiveAlternatives(self._lattice, self._sampler, tokens, num_best, longest)
-        phrases = None if decoder is None else LivePhrases(decoder)
-        return OpenSegment(
-            recognizer, self.search, number, first, confidence, alternatives, phrases
-        )
+        late = None if decoder is None else LateDecoding(decoder)
+        return OpenSegment(recognizer, self.search, number, first, confidence, alternatives, late)
 
 
 def num_frames(recognizer: Recognizer, seconds: float) -> int:

@@ -14,8 +14,8 @@ from torch import Tensor
 from midge.decoding.confidence import Confidence, with_confidence
 from midge.decoding.decoded import DecodedSegment, by_text, with_segments
 from midge.decoding.errors import align
+from midge.decoding.late_decoding import LateDecoding
 from midge.decoding.live_alternatives import AlternativesSearch, LiveAlternatives
-from midge.decoding.live_phrases import LivePhrases
 from midge.decoding.live_posteriors import LiveConfidence
 from midge.encoders.base import State
 from midge.lattices import BestPathSearch, Hypothesis, SearchState
@@ -28,7 +28,7 @@ class OpenSegment:
 
     Committed words are taken out of the search, so that what it does at each step does not grow
     with the length of the segment. Nothing else grows either, but for the encoder's memory if its
-    left context is unlimited, and for its frames if phrases are expected.
+    left context is unlimited, and for its frames if another search decodes them at the end.
 
     Args:
         recognizer: the model.
@@ -37,8 +37,8 @@ class OpenSegment:
         first: its first frame, counted from the beginning of the stream.
         confidence: what says how sure words are, where it is asked for.
         alternatives: what lists alternatives, where they are asked for.
-        phrases: what decodes it once more at its end, where phrases are expected. Until then no
-            word counts as committed.
+        late: what decodes it once more at its end, if anything does. Until then no word counts as
+            committed.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class OpenSegment:
         first: int,
         confidence: LiveConfidence | None = None,
         alternatives: LiveAlternatives | None = None,
-        phrases: LivePhrases | None = None,
+        late: LateDecoding | None = None,
     ) -> None:
         self.number = number
         self.first = first
@@ -66,7 +66,7 @@ class OpenSegment:
         self._frames: list[int] = []
         self._confidence = confidence
         self._alternatives = alternatives
-        self._phrases = phrases
+        self._late = late
         self._looked = _Look((), (), -1, [])
 
     @property
@@ -104,8 +104,8 @@ class OpenSegment:
         for kept in (self._confidence, self._alternatives):
             if kept is not None:
                 kept.window.hear(frames)
-        if self._phrases is not None:
-            self._phrases.hear(frames)
+        if self._late is not None:
+            self._late.hear(frames)
         if self._alternatives is not None and (begin := self._alternatives.overflow) is not None:
             self._alternatives.window.begin_at(begin)
         if self._confidence is not None and (begin := self._confidence.overflow) is not None:
@@ -154,7 +154,7 @@ class OpenSegment:
         tail = self._transcript(found.labels, found.frames, found.weight, limit).words
         values = self._values(found) if is_sure else self._last_values(found)
         words = (*self._words, *_with_values(tail, values))
-        return words, len(self._words) if self._phrases is None else 0
+        return words, len(self._words) if self._late is None else 0
 
     def last_label_frame(self) -> int | None:
         """The frame of the segment at which the best path emits its last label, if it has any."""
@@ -162,18 +162,18 @@ class OpenSegment:
         frames = found.frames or self._frames[-1:]
         return frames[-1] if frames else None
 
-    def close(self, start: float, end: float, limit: float, num_best: int = 0) -> Transcript:
+    def close(self, start: float, end: float, limit: float, num_best: int | None = 0) -> Transcript:
         """What was said if the segment ends here.
 
         Args:
             start: when it starts, in seconds.
             end: when it ends.
             limit: no word ends later.
-            num_best: how many alternatives to list, where phrases are expected; others have an
-                `alternatives_search`.
+            num_best: how many texts to list as alternatives where another search decodes it; None
+                is what that search lists. Segments without have an `alternatives_search`.
         """
-        if self._phrases is not None:
-            return self._biased(self._phrases, start, end, limit, num_best)
+        if self._late is not None:
+            return self._decoded(self._late, start, end, limit, num_best)
         found = self._search.finish(self.search_state)[0]
         labels = (*self._labels, *found.labels)
         frames = (*self._frames, *found.frames)
@@ -186,16 +186,18 @@ class OpenSegment:
         segment = DecodedSegment(start, end, confidences=sure)
         return with_segments(dataclasses.replace(transcript, words=words), segment)
 
-    def _biased(
-        self, phrases: LivePhrases, start: float, end: float, limit: float, num_best: int
+    def _decoded(
+        self, late: LateDecoding, start: float, end: float, limit: float, num_best: int | None
     ) -> Transcript:
-        """The same where phrases are expected: by beam, over all frames."""
-        decoded = phrases.decoded(math.inf)
+        """The same by another search, over all frames."""
+        decoded = late.decoded(math.inf)
         (segment,) = decoded.segments
         transcript = self._transcript(decoded.labels, decoded.frames, decoded.score, limit)
         words = _with_values(transcript.words, segment.confidences)
         transcript = dataclasses.replace(transcript, words=words, seconds=end - start)
-        alternatives = by_text(segment.alternatives, num_best)
+        alternatives = segment.alternatives
+        if num_best is not None:
+            alternatives = by_text(alternatives, num_best)
         segment = dataclasses.replace(segment, start=start, end=end, alternatives=alternatives)
         return with_segments(transcript, segment)
 

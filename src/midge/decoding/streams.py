@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from midge.decoding.decoded import Alternative, DecodedTranscript, joined
 from midge.decoding.endpointing import EndpointConfig
 from midge.decoding.events import EndReason, Partial, Segment
+from midge.decoding.late_decoding import bounded_rules, phrase_decoder
 from midge.decoding.live_alternatives import AlternativesSearch
 from midge.decoding.live_lattices import LiveLattice
-from midge.decoding.live_phrases import bounded_rules, phrase_decoder
 from midge.decoding.offline import PHRASE_BONUS, OfflineDecoder
 from midge.decoding.open_segment import Inputs, OpenSegment
 from midge.encoders import ConformerConfig, join_states, split_state
@@ -99,6 +99,7 @@ class StreamingDecoder:
         has_late_alternatives: bool = False,
         phrases: Sequence[str] = (),
         phrase_bonus: float = PHRASE_BONUS,
+        segment_decoder: OfflineDecoder | None = None,
     ) -> Stream:
         """Starts a stream; see `Stream`."""
         return Stream(
@@ -111,6 +112,7 @@ class StreamingDecoder:
             has_late_alternatives=has_late_alternatives,
             phrases=phrases,
             phrase_bonus=phrase_bonus,
+            segment_decoder=segment_decoder,
         )
 
     @torch.no_grad()
@@ -243,6 +245,10 @@ class Stream:
             too. That takes about a tenth of the segment's length; a segment ends after 20 seconds
             at the latest.
         phrase_bonus: for each label of a phrase, in nats.
+        segment_decoder: of the same recognizer, such as one by sum-path or with a language model.
+            It decodes each segment when it ends and gives its words, alternatives (as many as it
+            lists, whatever `num_best` is) and confidences; until then all words are tentative. The
+            frames of a segment are kept, so a long stream needs endpoints.
 
     Raises:
         ValueError: if an argument does not fit.
@@ -260,6 +266,7 @@ class Stream:
         has_late_alternatives: bool = False,
         phrases: Sequence[str] = (),
         phrase_bonus: float = PHRASE_BONUS,
+        segment_decoder: OfflineDecoder | None = None,
     ) -> None:
         """Starts the stream."""
         self.decoder = (
@@ -271,6 +278,10 @@ class Stream:
             raise ValueError("endpointing should be None for a model without blank: it never waits")
         if num_best < 0:
             raise ValueError(f"num_best should be at least 0, got {num_best}")
+        if segment_decoder is not None and segment_decoder.recognizer is not recognizer:
+            raise ValueError("segment_decoder should be of the stream's recognizer")
+        if segment_decoder is not None and phrases:
+            raise ValueError("phrases should be given to the segment_decoder")
         self._recognizer = recognizer
         self._endpointing = bounded_rules(endpointing) if phrases else endpointing
         self._has_confidence = has_confidence
@@ -278,9 +289,10 @@ class Stream:
         self._has_late_alternatives = has_late_alternatives
         self._searches: list[AlternativesSearch] = []
         self._lattice = self.decoder._lattice_for(blank_penalty)
-        self._phrase_decoder: OfflineDecoder | None = None
+        self._segment_decoder = segment_decoder
+        self._num_texts = num_best if segment_decoder is None else None
         if phrases:
-            self._phrase_decoder = phrase_decoder(
+            self._segment_decoder = phrase_decoder(
                 recognizer,
                 phrases,
                 phrase_bonus,
@@ -451,9 +463,9 @@ class Stream:
     def _add_segment(self, end: float, reason: EndReason) -> None:
         start = self._segments[-1].end if self._segments else 0.0
         end = min(end, self._limit)
-        transcript = self._open.close(start, end, self._limit, self._num_best)
+        transcript = self._open.close(start, end, self._limit, self._num_texts)
         alternatives: tuple[Alternative, ...] = ()
-        if self._phrase_decoder is not None and isinstance(transcript, DecodedTranscript):
+        if self._segment_decoder is not None and isinstance(transcript, DecodedTranscript):
             alternatives = transcript.segments[0].alternatives
         search = self._open.alternatives_search()
         if search is not None and self._has_late_alternatives:
@@ -471,7 +483,7 @@ class Stream:
             first,
             has_confidence=self._has_confidence,
             num_best=self._num_best,
-            decoder=self._phrase_decoder,
+            decoder=self._segment_decoder,
         )
 
     def _most_rewound(self) -> int:

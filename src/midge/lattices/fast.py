@@ -54,6 +54,8 @@ class FastLattice:
         if self.deduplicate and (not self.alignment.has_blank or self.has_lone_repeats):
             return False
         is_finite = isinstance(self.context, FiniteContext)
+        if isinstance(self.context, FiniteContext) and self.context.label_weights is not None:
+            return False
         if not is_finite and (
             self.deduplicate or self._alignment(batch, native.NUMERATOR) == native.K_CONSTRAINED
         ):

@@ -166,10 +166,20 @@ class StringLattice:
         names: list[str] = []
         values = CollectedArcs.apply(source, names, *source.inputs)
         arcs = Arcs(**dict(zip(names, values, strict=True)))
+        arcs = replace(arcs, lexical=self._weighted(arcs.lexical, strings))
         if strings.label_bonus is None:
             return arcs
         bonus = strings.label_bonus[:, :longest, None, None]
         return replace(arcs, lexical=arcs.lexical + bonus)
+
+    def _weighted(self, lexical: Tensor, strings: StringBatch) -> Tensor:
+        """Next labels [B, n, U + 1, 1] with what the context's own arcs weigh."""
+        added = self.context.label_weights if isinstance(self.context, FiniteContext) else None
+        if added is None:
+            return lexical
+        at_position = added.to(lexical)[strings.states.clamp(min=0)]
+        column = (strings.next_label - 1).clamp(min=0)[..., None]
+        return lexical + at_position.gather(-1, column)[:, None]
 
     def _select(self, scores: Tensor, strings: StringBatch) -> Arcs:
         """Scores [B, n, R, 1 + V] of distinct states -> arcs [B, n, U + 1] of positions."""
@@ -245,8 +255,8 @@ class StringLattice:
         num_positions = strings.states.shape[1]
         here = torch.eye(longest, num_positions, dtype=torch.bool, device=row.device)
         blank = torch.where(here, arcs.blank[:, 0, :, None], -torch.inf)
-        lexical = torch.where(here, lexical[:, 0, :, None], -torch.inf)
-        return _kept_source(Arcs(blank=blank, lexical=lexical[..., None]))
+        lexical = torch.where(here, lexical[:, 0, :, None], -torch.inf)[..., None]
+        return _kept_source(Arcs(blank=blank, lexical=self._weighted(lexical, strings)))
 
 
 class CollectedArcs(torch.autograd.Function):

@@ -596,8 +596,8 @@ def _needs_denominator(
 ) -> bool:
     """Whether log Z may differ from 0.
 
-    Besides global normalization, final weights make it so; and states that no label leaves, where
-    there is no blank to leave by.
+    Besides global normalization, weights of the context's own arcs and ends make it so; and states
+    that no label leaves, where there is no blank to leave by.
     """
     if normalization == "global":
         return True
@@ -605,7 +605,12 @@ def _needs_denominator(
         return False
     mask = context.arc_mask
     may_end_early = mask is not None and not alignment.has_blank and not bool(mask.any(-1).all())
-    return context.final_weights is not None or may_end_early
+    return _is_weighted(context) or may_end_early
+
+
+def _is_weighted(context: FiniteContext) -> bool:
+    """Whether the context's arcs or ends have weights of their own."""
+    return context.final_weights is not None or context.label_weights is not None
 
 
 def _check_parts(
@@ -620,7 +625,10 @@ def _check_parts(
         raise ValueError(
             f"normalization should be one of {list(NORMALIZATIONS)}, got {normalization!r}"
         )
-    if weights.context is not context and weights.context != context:
+    is_known = weights.context == context or (
+        isinstance(context, FiniteContext) and context.is_same_automaton(weights.context)
+    )
+    if not is_known:
         raise ValueError(
             f"weights should be made for the lattice's context {context}, got {weights.context}"
         )
@@ -635,6 +643,10 @@ def _check_parts(
         "normalization='hat' without blank: HAT is a model of when to emit blank; use 'softmax'": (
             normalization == "hat" and not alignment.has_blank
         ),
+        "weights of the context's own arcs or ends with unbounded labels per frame: their sum may "
+        "be infinite; give max_labels_per_frame a number": unbounded
+        and isinstance(context, FiniteContext)
+        and _is_weighted(context),
         "deduplicate=True with unbounded labels per frame: a label could repeat without end; "
         "give max_labels_per_frame a number": deduplicate and unbounded,
         "deduplicate=True with LabelDependent: there are no frames over which a label could "

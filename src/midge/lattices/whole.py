@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -76,7 +76,7 @@ class WholeLattice:
             scorer,
             longest,
             self.context.num_states * len(num_steps),
-            lambda scores: with_closing(
+            lambda scores: self.finished(
                 arc_weights(
                     scores,
                     self.normalization,
@@ -85,12 +85,22 @@ class WholeLattice:
                     entered_label=(
                         None if self.entered_label is None else self.entered_label.to(device)
                     ),
-                ),
-                self.alignment,
-                self.normalization,
+                )
             ),
         )
         return Recursion(self.alignment, self.space, source, num_steps)
+
+    def finished(self, arcs: Arcs, states: slice = slice(None)) -> Arcs:
+        """Normalized arcs [B, n, S, ...] with what the context's own arcs weigh, and closing blank.
+
+        Args:
+            arcs: of some states.
+            states: which.
+        """
+        added = self.context.label_weights
+        if added is not None:
+            arcs = replace(arcs, lexical=arcs.lexical + added[states].to(arcs.lexical))
+        return with_closing(arcs, self.alignment, self.normalization)
 
 
 def scored_source(

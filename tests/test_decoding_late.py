@@ -1,4 +1,4 @@
-"""Phrases in streams: against the offline beam, and against streams without them."""
+"""Phrases and other searches in streams: against decoding offline, and against plain streams."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from midge.audio import Audio
-from midge.decoding import live_phrases
+from midge.decoding import late_decoding
 from midge.decoding.endpointing import EndpointConfig
+from midge.decoding.late_decoding import bounded_rules
 from midge.decoding.live import decode_offline
-from midge.decoding.live_phrases import bounded_rules
 from midge.decoding.offline import DecoderConfig, OfflineDecoder
 from midge.decoding.open_segment import OpenSegment
 from midge.decoding.streams import Stream, StreamingDecoder
@@ -68,9 +68,29 @@ def test_a_stream_ends_with_the_words_of_the_offline_beam(name):
     assert decode_offline(DECODERS[name], samples, RATE, phrases=()) == plain
 
 
+SEARCHES = {
+    "phrases": (HINTS, lambda recognizer, penalty: beam(recognizer, blank_penalty=penalty)),
+    "sum-path": (
+        {},
+        lambda recognizer, penalty: OfflineDecoder(
+            recognizer, DecoderConfig(search="sum-path", num_best=3, blank_penalty=penalty)
+        ),
+    ),
+    "least risk": (
+        {},
+        lambda recognizer, penalty: OfflineDecoder(
+            recognizer,
+            DecoderConfig(search="sum-path", has_least_risk=True, blank_penalty=penalty),
+        ),
+    ),
+}
+"""Options of a stream, and what decodes its segments; without options it is handed over."""
+
+
 @torch.no_grad()
+@pytest.mark.parametrize("search", SEARCHES)
 @pytest.mark.parametrize("penalty", [0.0, -2.0])
-def test_every_segment_is_decoded_by_beam(penalty, monkeypatch):
+def test_every_segment_is_decoded_at_its_end(penalty, search, monkeypatch):
     recognizer, decoder = RECOGNIZERS["global"], DECODERS["global"]
     samples = np.concatenate((noise(1.0, seed=2), np.zeros(RATE // 2), noise(1.0, seed=4)))
     options = {"endpointing": QUICK, "blank_penalty": penalty}
@@ -85,19 +105,21 @@ def test_every_segment_is_decoded_by_beam(penalty, monkeypatch):
         return close(self, *arguments)
 
     monkeypatch.setattr(OpenSegment, "close", watched)
-    stream = decoder.stream(RATE, **options, **HINTS)
+    hints, made = SEARCHES[search]
+    offline = made(recognizer, penalty)
+    stream = decoder.stream(RATE, **options, **(hints or {"segment_decoder": offline}))
     segments: tuple = ()
     for piece in np.split(samples, range(400, len(samples), 400)):
         stream.accept(piece)
         assert stream.segments[: len(segments)] == segments, "a final segment changed"
+        assert stream.result().num_committed == 0
         segments = stream.segments
     stream.finish()
-    # The best path decides where segments end, with and without phrases.
+    # The best path decides where segments end, whatever decodes them.
     assert [(each.start, each.end, each.reason) for each in stream.segments] == [
         (each.start, each.end, each.reason) for each in plain.segments
     ]
     features = recognizer.front_end.features(samples, RATE)
-    offline = beam(recognizer, blank_penalty=penalty)
     assert len(places) == len(stream.segments) > 1
     for (first, last), segment in zip(places, stream.segments, strict=True):
         heard = features[None, first:last]
@@ -106,7 +128,20 @@ def test_every_segment_is_decoded_by_beam(penalty, monkeypatch):
         assert found.labels == segment.transcript.labels
         assert tuple(frame + first for frame in found.frames) == segment.transcript.frames
         assert segment.transcript.score == pytest.approx(found.score, abs=1e-3)
-    assert "TWO ONE" in stream.transcript().text
+        if not hints:
+            assert [each.text for each in segment.alternatives] == [
+                each.text for each in found.segments[0].alternatives
+            ]
+            assert segment.transcript.segments[0].is_proved == found.segments[0].is_proved
+    assert ("TWO ONE" in stream.transcript().text) == (search == "phrases")
+
+
+def test_searches_that_do_not_fit_a_stream():
+    other = OfflineDecoder(RECOGNIZERS["hat"], DecoderConfig(search="sum-path"))
+    with pytest.raises(ValueError, match="of the stream's recognizer"):
+        DECODERS["global"].stream(RATE, segment_decoder=other)
+    with pytest.raises(ValueError, match="given to the segment_decoder"):
+        DECODERS["hat"].stream(RATE, segment_decoder=other, **HINTS)
 
 
 def test_alternatives_and_confidences_are_those_of_the_beam():
@@ -130,12 +165,12 @@ def test_alternatives_and_confidences_are_those_of_the_beam():
 
 
 def test_segments_with_phrases_have_a_longest_length(monkeypatch):
-    monkeypatch.setattr(live_phrases, "MAX_SEGMENT_SECONDS", 0.5)
+    monkeypatch.setattr(late_decoding, "MAX_SEGMENT_SECONDS", 0.5)
     stream = DECODERS["global"].stream(RATE, **HINTS)
     kept = []
     for part in range(6):
         stream.accept(noise(0.4, seed=part))
-        kept.append(sum(len(x) for x in stream._open._phrases._heard))
+        kept.append(sum(len(x) for x in stream._open._late._heard))
     stream.finish()
     assert len(stream.segments) >= 4
     frame_seconds = RECOGNIZERS["global"].front_end.frame_seconds

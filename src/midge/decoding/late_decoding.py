@@ -1,8 +1,8 @@
-"""Phrases to expect in a stream: each segment is decoded by beam, once it is over.
+"""Segments of a stream that are decoded by another search, once they are over.
 
-While a segment is open its words are those of the best path, and all are tentative. At its end the
-same beam search as offline hears all of its frames again, so that they have to be kept: a segment
-is at most `MAX_SEGMENT_SECONDS` long.
+While a segment is open its words are those of the best path, and all are tentative. At its end an
+`OfflineDecoder` hears all of its frames again, so that they have to be kept. So it is with phrases
+to expect, by beam, in segments of at most `MAX_SEGMENT_SECONDS`.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def bounded_rules(rules: EndpointConfig | None) -> EndpointConfig:
     )
 
 
-class LivePhrases:
-    """An open segment in which phrases are expected.
+class LateDecoding:
+    """The frames of an open segment, for the search at its end.
 
     Args:
         decoder: of its frames, when it ends.
