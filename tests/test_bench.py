@@ -387,4 +387,5 @@ def test_the_page_is_written_from_results(tmp_path, monkeypatch, capsys):
     # Eight times as fast is enough for a 2-gram, not for a 1-gram.
     assert "| 2-gram, frame, shared-rnn, global | 8.0 x (wanted 7.5) |" in page
     assert "| 1-gram, frame, shared-rnn, global | 8.0 x (wanted 45) **missed** |" in page
+    assert page.count("sgemm reaches 100 GFLOP/s here, and our joint 80.") == 1
     assert len(document.chosen_rows("paper", False)) == 12
