@@ -148,6 +148,29 @@ def test_native_gradients_follow_float64(arguments):
         assert float(error) < 1e-4
 
 
+@pytest.mark.parametrize("normalization", ["global", "hat"])
+@pytest.mark.parametrize("context_size", [1, 2])
+def test_unshared_weights_of_more_frames_than_are_packed_at_once(context_size, normalization):
+    torch.manual_seed(5)
+    context = midge.FullNGram(11, context_size)
+    weights = midge.UnsharedWeights(context, 37)
+    lattice = midge.RecognitionLattice(context, FRAME, weights, normalization)
+    num_frames, labels = torch.tensor([170, 163, 95]), torch.randint(1, 12, (3, 20))
+    results, paths = [], []
+    for dtype in (torch.float32, torch.float64):
+        lattice.to(dtype).zero_grad()
+        x = torch.randn(3, 170, 37, generator=torch.Generator().manual_seed(1)).to(dtype)
+        x.requires_grad_()
+        loss = lattice(x, num_frames, labels, torch.tensor([20, 3, 11]))
+        loss.sum().backward()
+        results.append([loss.detach(), x.grad, weights.weight.grad, weights.bias.grad])
+        paths.append(lattice.shortest_path(x.detach(), num_frames))
+    for native, exact in zip(*results, strict=True):
+        assert float((native.double() - exact).norm() / exact.norm()) < 1e-5
+    assert paths[0].labels() == paths[1].labels()
+    torch.testing.assert_close(paths[0].weight.double(), paths[1].weight, atol=1e-3, rtol=0)
+
+
 @pytest.mark.parametrize(
     "arguments", [("rnn", "global", FRAME, False), ("no context", "softmax", FRAME, True)], ids=str
 )
