@@ -22,7 +22,7 @@ from midge.weights import Normalization, Scorer, WeightFn
 
 _SCORERS = {"joint": native.JOINT, "unshared": native.UNSHARED, "table": native.TABLE}
 _MAX_EMBEDDED_STATES = 2**16
-_PART_FRAMES = 2**13
+_PART_FRAMES = 2**12
 _NORMALIZATIONS = {"global": native.GLOBAL, "softmax": native.SOFTMAX, "hat": native.HAT}
 
 
@@ -124,8 +124,9 @@ class FastLattice:
 
     def _inputs(self, batch: Batch, what: int) -> _Inputs:
         """The operator's arguments."""
-        scorer, is_history = self._scorer(batch, what)
         context = self.context
+        visited = self._visited(batch, what)
+        scorer, is_history = self._scorer(batch, visited)
         embedding = weight = bias = None
         if self.weights.kind == "joint":
             (embedding,), (weight, bias) = scorer.state, scorer.shared
@@ -139,7 +140,10 @@ class FastLattice:
             num_states, start = context.num_states, context.start
             final = context.final_weights
             final = None if final is None else final.float()
-            if isinstance(context, FullNGram):
+            if visited is not None:
+                kind, num_states = native.NEXT_STATE_TABLE, len(visited.states)
+                start, next_state = visited.arcs(context)
+            elif isinstance(context, FullNGram):
                 kind, order = native.NGRAM, context.context_size
             else:
                 kind = native.NEXT_STATE_TABLE
@@ -186,7 +190,7 @@ class FastLattice:
         )
         return native.K_CONSTRAINED if is_felt else native.UNBOUNDED
 
-    def _scorer(self, batch: Batch, what: int) -> tuple[Scorer, bool]:
+    def _scorer(self, batch: Batch, visited: _Visited | None) -> tuple[Scorer, bool]:
         """The scores, and whether their states are label positions instead of context states."""
         if not isinstance(self.context, FiniteContext):
             assert batch.labels is not None
@@ -194,39 +198,65 @@ class FastLattice:
                 batch.frames, batch.num_frames, batch.labels, operators.linear
             )
             return scorer, True
-        if self._prefers_positions(batch, what):
-            assert batch.labels is not None
-            states = self.context.walk_states(batch.labels)
-            visited, position = states.unique(return_inverse=True)
-            scorer = self.weights.scorer(batch.frames, batch.num_frames, visited, operators.linear)
-            state = tuple(x[position.flatten()] for x in scorer.state)
-            return replace(scorer, state=state), True
-        scorer = self.weights.scorer(batch.frames, batch.num_frames, None, operators.linear)
-        return scorer, False
+        states = None if visited is None else visited.states
+        scorer = self.weights.scorer(batch.frames, batch.num_frames, states, operators.linear)
+        if visited is None or not visited.is_by_position:
+            return scorer, False
+        state = tuple(x[visited.position.flatten()] for x in scorer.state)
+        return replace(scorer, state=state), True
 
     def _embeds_too_much(self, batch: Batch, what: int) -> bool:
         """Whether a loss along labels would have to embed far more states than it visits."""
         context = self.context
         assert isinstance(context, FiniteContext)
         is_large = context.num_states > _MAX_EMBEDDED_STATES
-        return (
-            self.weights.kind == "joint" and is_large and not self._prefers_positions(batch, what)
-        )
+        return self.weights.kind == "joint" and is_large and not self._visits_few(batch, what)
 
-    def _prefers_positions(self, batch: Batch, what: int) -> bool:
-        """Whether a loss along labels should embed the states it visits and no others."""
+    def _visited(self, batch: Batch, what: int) -> _Visited | None:
+        """The states that a loss along labels visits, if it should embed no others."""
+        if not self._visits_few(batch, what):
+            return None
+        assert isinstance(self.context, FiniteContext) and batch.labels is not None
+        states, position = self.context.walk_states(batch.labels).unique(return_inverse=True)
+        is_felt = self._alignment(batch, what) == native.K_CONSTRAINED
+        return _Visited(states, position, is_by_position=not is_felt)
+
+    def _visits_few(self, batch: Batch, what: int) -> bool:
+        """Whether a loss along labels visits fewer states than there are."""
         if what & native.LOG_Z or batch.labels is None or self.deduplicate:
             return False
         if torch.compiler.is_compiling():  # the number of visited states depends on the labels
             return False
-        if self._alignment(batch, what) == native.K_CONSTRAINED:
-            return False
         context = self.context
-        assert isinstance(context, FiniteContext)
-        if context.arc_mask is not None or context.final_weights is not None:
+        if not isinstance(context, FiniteContext) or context.arc_mask is not None:
+            return False
+        if context.final_weights is not None:
             return False
         num_positions = batch.labels.numel() + len(batch.labels)
         return self.weights.kind == "joint" and context.num_states > num_positions
+
+
+@dataclass(frozen=True)
+class _Visited:
+    """The context states along the labels of a batch."""
+
+    states: Tensor
+    """[S] ascending."""
+    position: Tensor
+    """[B, U + 1] which of them each label position is at."""
+    is_by_position: bool
+    """Whether the engine takes label positions for states, which a bound on labels forbids."""
+
+    def arcs(self, context: FiniteContext) -> tuple[int, Tensor]:
+        """The start among the states, and [S, V] the state after each label.
+
+        Where that is not visited it is any: no label leads there, and the arc counts for the
+        normalization alone.
+        """
+        labels = torch.arange(1, context.vocab_size + 1, device=self.states.device)
+        after = context.next_state(self.states[:, None], labels)
+        found = torch.searchsorted(self.states, after).clamp(max=len(self.states) - 1)
+        return int(self.position[0, 0]), found.int()
 
 
 def has_lone_repeats(context: ContextDependency) -> bool:
