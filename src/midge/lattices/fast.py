@@ -22,7 +22,7 @@ from midge.weights import Normalization, Scorer, WeightFn
 
 _SCORERS = {"joint": native.JOINT, "unshared": native.UNSHARED, "table": native.TABLE}
 _MAX_EMBEDDED_STATES = 2**16
-_PART_FRAMES = 2**12
+_PART_FRAMES = 2**11
 _NORMALIZATIONS = {"global": native.GLOBAL, "softmax": native.SOFTMAX, "hat": native.HAT}
 
 
@@ -76,10 +76,10 @@ class FastLattice:
         )
         return log_z, log_numerator, entropy_z, entropy_numerator
 
-    def _best_path(self, batch: Batch) -> Path:
+    def _best_path(self, batch: Batch, embedded: Scorer | None) -> Path:
         """The best path, or with labels the best alignment."""
         what = native.LOG_Z if batch.labels is None else native.NUMERATOR
-        problem = self.problem(batch, what)
+        problem = self.problem(batch, what, embedded)
         weight, length, labels, frames = operators.best_path(problem, what)
         size = int(length.max()) if length.numel() else 0
         return Path(labels[:, :size], frames[:, :size], length, weight.float(), self.deduplicate)
@@ -88,10 +88,15 @@ class FastLattice:
         """The best paths of parts of the batch, in order.
 
         A search keeps nothing of the projected frames, so those of some utterances at a time will
-        do.
+        do. Parts are small: glibc keeps the room of four of them, however many there are.
         """
         size = max(_PART_FRAMES // max(batch.frames.shape[1], 1), 2)
-        return [self._best_path(part) for part in batch.split(size)]
+        embedded = None
+        if batch.labels is None and len(batch.frames) > size:
+            embedded = self.weights.scorer(
+                batch.frames[:, :0], torch.zeros_like(batch.num_frames), None, operators.linear
+            )
+        return [self._best_path(part, embedded) for part in batch.split(size)]
 
     def whole_marginals(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """[B, T, Q] blank and [B, T, Q, V] label posteriors of A."""
@@ -101,9 +106,16 @@ class FastLattice:
         """[B, T, U + 1] posteriors of blank, next label and repeat at each position of A ∩ y."""
         return operators.chain_marginals(self.problem(batch, native.NUMERATOR))
 
-    def problem(self, batch: Batch, what: int) -> native.Problem:
+    def problem(self, batch: Batch, what: int, embedded: Scorer | None = None) -> native.Problem:
+        """The batch as the engine reads it.
+
+        Args:
+            batch: the utterances.
+            what: what will be asked for.
+            embedded: the scores of all states without frames, where they are known.
+        """
         with torch.no_grad():
-            inputs = self._inputs(batch, what)
+            inputs = self._inputs(batch, what, embedded)
         x, embedding, weight, bias, num_frames, *rest = inputs.tensors
         assert x is not None and num_frames is not None
         labels, num_labels, next_state, final_weight, label_bonus = rest
@@ -122,11 +134,15 @@ class FastLattice:
             inputs.choices,
         )
 
-    def _inputs(self, batch: Batch, what: int) -> _Inputs:
+    def _inputs(self, batch: Batch, what: int, embedded: Scorer | None = None) -> _Inputs:
         """The operator's arguments."""
         context = self.context
         visited = self._visited(batch, what)
-        scorer, is_history = self._scorer(batch, visited)
+        scorer, is_history = (
+            self._scorer(batch, visited)
+            if embedded is None
+            else (self._with_frames(embedded, batch), False)
+        )
         embedding = weight = bias = None
         if self.weights.kind == "joint":
             (embedding,), (weight, bias) = scorer.state, scorer.shared
@@ -204,6 +220,13 @@ class FastLattice:
             return scorer, False
         state = tuple(x[visited.position.flatten()] for x in scorer.state)
         return replace(scorer, state=state), True
+
+    def _with_frames(self, embedded: Scorer, batch: Batch) -> Scorer:
+        """The scores of states that are embedded already."""
+        assert isinstance(self.context, FiniteContext)
+        start = torch.tensor([self.context.start])
+        heard = self.weights.scorer(batch.frames, batch.num_frames, start, operators.linear)
+        return replace(embedded, step=heard.step)
 
     def _embeds_too_much(self, batch: Batch, what: int) -> bool:
         """Whether a loss along labels would have to embed far more states than it visits."""
