@@ -340,15 +340,18 @@ class TestOpenFst:
         fst = kaldifst.compile(to_fst(automaton), keep_state_numbering=True)
         assert fst.start == automaton.start
         assert fst.num_states == automaton.num_states
-        arcs = [
-            (state, read, written, destination)
-            for state, leaving in openfst_arcs(fst).items()
-            for read, written, destination in leaving
-        ]
-        expected = [
-            (a.source, a.input_label, a.output_label, a.destination) for a in automaton.arcs
-        ]
-        assert sorted(arcs) == sorted(expected)
+        arcs = sorted(
+            (state, arc.ilabel, arc.olabel, arc.nextstate, arc.weight.value)
+            for state in kaldifst.StateIterator(fst)
+            for arc in kaldifst.ArcIterator(fst, state)
+        )
+        expected = sorted(
+            (a.source, a.input_label, a.output_label, a.destination, -a.weight)
+            for a in automaton.arcs
+            if a.weight > -math.inf  # no path: not written
+        )
+        assert [arc[:4] for arc in arcs] == [arc[:4] for arc in expected]
+        assert [arc[4] for arc in arcs] == pytest.approx([arc[4] for arc in expected], rel=1e-6)
         for state in range(automaton.num_states):
             weight = automaton.final_weights.get(state, -math.inf)
             assert math.isclose(fst.final(state).value, -weight, rel_tol=1e-6)
