@@ -10,10 +10,18 @@ each experiment, and what_did_not_work.md.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from pathlib import Path
 
-from midge.experiments.pages import Results, read_results, section, summary_table, write_pictures
+from midge.experiments.pages import (
+    Results,
+    emission_table,
+    read_results,
+    section,
+    summary_table,
+    write_pictures,
+)
 
 ROOT = Path(__file__).parents[1]
 GRIDS = ROOT / "experiments"
@@ -26,6 +34,7 @@ ORDER = (
     "an4_tuning",
     "an4_square",
     "an4_square_1gram",
+    "an4_long",
     "an4_table1",
     "delay",
 )
@@ -55,12 +64,19 @@ def text_of(name: str) -> str:
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
+def emissions_of(name: str) -> str:
+    """When the rows write words, as experiments/emissions.py found; "" if it was not run."""
+    path = GRIDS / "emissions" / f"{name}.json"
+    return emission_table(name, json.loads(path.read_text("utf-8"))) if path.exists() else ""
+
+
 def page(several: list[Results], figures: Path) -> str:
     """The whole page; writes the pictures."""
     parts = [INTRODUCTION, summary_table(several) + "\n"]
     for results in several:
         links = write_pictures(results, figures, "images/")
-        parts.append(section(results, text_of(results.grid.name), links))
+        name = results.grid.name
+        parts.append(section(results, text_of(name), links, emissions_of(name)))
     return "\n".join([*parts, text_of("what_did_not_work")])
 
 

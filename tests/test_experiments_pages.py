@@ -156,6 +156,46 @@ def test_exact_matches_stand_beside_the_nearest_word(folder):
     assert spread_text([0.5]) == "50.00"
 
 
+def square_results(errors_of):
+    """A square of two axes in place of the grid; errors in ten words of each of 20 speakers."""
+    square = {**GRID, "contrast": {"inner": "normalization", "outer": "penalty"}}
+    Path("digits.toml").write_text(to_toml(square))
+    records = []
+    for row in read_grid(Path("digits.toml")).rows:
+        record = record_of(row, 0)
+        errors = errors_of[row.values["penalty"], row.values["normalization"]]
+        tally = {f"speaker-{n}": [errors + n % 2, 10, 1, 10] for n in range(20)}
+        record["evaluations"]["test"]["tallies"] = {"all": tally}
+        records.append(record)
+    write_results(records)
+    return results()
+
+
+@pytest.mark.parametrize(
+    "streaming_global, said",
+    [
+        (2, "-20.00 [-20.00, -20.00] points; global helps more at 1, as the claim has it."),
+        (6, "+20.00 [+20.00, +20.00] points; global helps less at 1, against the claim."),
+        (4, "+0.00 [+0.00, +0.00] points; the interval has 0 in it, so no direction is stated."),
+    ],
+)
+def test_the_direction_of_an_interaction_is_stated_if_its_interval_excludes_zero(
+    folder, streaming_global, said
+):
+    cells = {("0", "local"): 2, ("0", "global"): 2, ("1", "local"): 4}
+    found = square_results({**cells, ("1", "global"): streaming_global})
+    assert f"- test: interaction {said}" in section(found, "", [])
+
+
+def test_a_square_is_drawn(folder):
+    pytest.importorskip("matplotlib")
+    cells = {("0", "local"): 2, ("0", "global"): 2, ("1", "local"): 4, ("1", "global"): 3}
+    links = write_pictures(square_results(cells), Path("drawn"), "")
+    assert "![Word error rates of the four cells of digits](results_digits_cells.svg)" in links
+    text = Path("drawn/results_digits_cells.svg").read_text("utf-8")
+    assert all(f"<!-- {word} -->" in text for word in ("local", "global", "test"))
+
+
 def test_delays_stand_beside_error_rates(folder):
     text = delay_table(results().records)
     assert "| 0-local-a | test | 12.50 | 12.50 | 12.50 | 0.25 / 0.50 |" in text

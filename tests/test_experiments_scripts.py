@@ -1,4 +1,4 @@
-"""The scripts that split corpora for experiments draw the same parts every time."""
+"""The scripts of experiments: splits are the same every time, and word times are compared."""
 
 import importlib.util
 import sys
@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from corpora import tones
+from midge.configuration import to_toml
 from midge.data import Utterance, read_manifest, write_manifest
+from midge.decoding import reports
+from midge.decoding.evaluation import Evaluation, UtteranceResult
+from midge.experiments import read_grid
+from midge.experiments.pages import emission_table
+from midge.models import TimedWord
 
 FOLDER = Path(__file__).parent.parent / "experiments"
 
@@ -63,3 +69,39 @@ def test_test_texts_are_told_apart_by_whether_training_has_them(tmp_path, monkey
     assert "an4_heard_texts: 2 utterances" in capsys.readouterr().out
     assert (tmp_path / "lists/an4_heard_texts.txt").read_text() == "u0\nu2\n"
     assert (tmp_path / "lists/an4_new_texts.txt").read_text() == "u1\n"
+
+
+def evaluated(folder, reference, words):
+    """An evaluation of one utterance, with (word, end) as its hypothesis."""
+    timed = tuple(TimedWord(text, end - 0.1, end) for text, end in words)
+    result = UtteranceResult(
+        id="a",
+        reference=reference,
+        hypothesis=" ".join(text for text, _ in words),
+        seconds=2.0,
+        words=timed,
+    )
+    reports.save(Evaluation(results=(result,), decode_seconds=1.0, seed=0), folder)
+
+
+def test_the_times_of_words_that_both_rows_have_right_are_compared(tmp_path):
+    emissions = script("emissions")
+    recipe = tmp_path / "base.toml"
+    recipe.write_text('data = {train = "x"}')
+    grid_path = tmp_path / "digits.toml"
+    axes = {"fold": {"1": [], "2": []}, "kind": {"local": [], "global": []}}
+    grid_path.write_text(to_toml({"recipe": str(recipe), "pooled": "fold", "axes": axes}))
+    said = "ONE TWO THREE FOUR"
+    heard = {
+        "1-local": [("ONE", 0.5), ("TOO", 0.9), ("THREE", 1.2), ("FOUR", 1.5)],
+        "1-global": [("ONE", 0.6), ("TWO", 0.9), ("AND", 1.0), ("THREE", 1.5)],
+        "2-local": [("ONE", 0.5)],  # of the second fold there is no other row
+    }
+    for row, words in heard.items():
+        evaluated(tmp_path / row / "evaluations" / "test", said, words)
+    found = emissions.summary(read_grid(grid_path), tmp_path, "test")
+    row = {"num_words": 2, "mean": 0.2, "p10": 0.12, "p50": 0.2, "p90": 0.28}
+    assert found == {"evaluation": "test", "first": "local", "rows": {"global": row}}
+    text = emission_table("digits", found)
+    assert "later than by local words are written on test" in text
+    assert "| global | 2 | +0.20 | +0.12 | +0.20 | +0.28 |" in text

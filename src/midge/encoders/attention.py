@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from midge.encoders.linear import Linear
 from midge.encoders.positions import Positions
 
 _BLOCK_SIZE = 128  # queries; larger blocks score more keys in vain, smaller ones call more often
@@ -54,10 +55,10 @@ class SelfAttention(nn.Module):
         self.left_context = left_context
         self.is_causal = is_causal
         self.norm = nn.LayerNorm(size)
-        self.projection = nn.Linear(size, 3 * size)
+        self.projection = Linear(size, 3 * size)
         """Queries, keys and values, in this order."""
         self.positions = positions
-        self.output = nn.Linear(size, size)
+        self.output = Linear(size, size)
 
     def forward(self, frames: Tensor, is_padding: Tensor) -> Tensor:
         """Over whole utterances: [batch, max_num_frames, size] -> the same shape."""

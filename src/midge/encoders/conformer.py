@@ -19,6 +19,7 @@ from midge.encoders.attention import AttentionMemory, SelfAttention
 from midge.encoders.base import Encoder, State
 from midge.encoders.convolution import Convolution
 from midge.encoders.dropout import Dropout
+from midge.encoders.linear import Linear
 from midge.encoders.positions import Positions, RelativePositions, RotaryPositions
 
 _FIRST_SHARE = 0.2
@@ -161,9 +162,9 @@ class FeedForward(nn.Module):
         """Draws the parameters."""
         super().__init__()
         self.norm = nn.LayerNorm(size)
-        self.expand = nn.Linear(size, hidden_size)
+        self.expand = Linear(size, hidden_size)
         self.dropout = Dropout(dropout)
-        self.contract = nn.Linear(hidden_size, size)
+        self.contract = Linear(hidden_size, size)
 
     def forward(self, frames: Tensor) -> Tensor:
         """From [*batch, size] to the same shape."""
@@ -278,13 +279,13 @@ class Conformer(Encoder):
             look_ahead=config.look_ahead,
         )
         self.config = config
-        self.input = nn.Linear(input_size, config.size)
+        self.input = Linear(input_size, config.size)
         self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(ConformerLayer(config, x) for x in config.right_contexts())
         self.output = (
             nn.Identity()
             if config.projection_size is None
-            else nn.Linear(config.size, config.projection_size)
+            else Linear(config.size, config.projection_size)
         )
         self.apply(_initialize)
         for layer in self._layers():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from midge.encoders.linear import Linear
+
 
 class Convolution(nn.Module):
     """Pointwise, gated linear unit, depthwise over time, LayerNorm, swish, pointwise.
@@ -28,10 +30,10 @@ class Convolution(nn.Module):
         self.kernel_size = kernel_size
         self.right_context = right_context
         self.norm = nn.LayerNorm(size)
-        self.expand = nn.Linear(size, 2 * size)
+        self.expand = Linear(size, 2 * size)
         self.depthwise = nn.Conv1d(size, size, kernel_size, groups=size)
         self.depthwise_norm = nn.LayerNorm(size)
-        self.contract = nn.Linear(size, size)
+        self.contract = Linear(size, size)
 
     def forward(self, frames: Tensor, is_padding: Tensor) -> Tensor:
         """Over whole utterances: [batch, max_num_frames, size] -> the same shape."""

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from midge.decoding.evaluation import ALL
 from midge.drawing.canvas import save
 from midge.experiments import pictures
-from midge.experiments.contrasts import Pool, contrasts, pools
+from midge.experiments.contrasts import ContrastResult, Pool, contrasts, pools
 from midge.experiments.grid import Grid, read_grid
 from midge.experiments.records import is_same_recipe, stored_records
 from midge.experiments.tables import (
@@ -26,6 +27,8 @@ from midge.experiments.tables import (
 from midge.experiments.tallies import NEAREST, SENTENCES
 from midge.progress import format_seconds
 
+EMISSION_PERCENTILES = (10, 50, 90)
+"""Of the differences between the times of words."""
 _DELAYS = {"first_shown": "first shown", "last_changed": "last changed", "committed": "committed"}
 
 
@@ -85,13 +88,14 @@ def summary_table(several: Sequence[Results]) -> str:
     return markdown_table(["experiment", "what", "rows measured"], cells)
 
 
-def section(results: Results, text: str, figures: Sequence[str]) -> str:
+def section(results: Results, text: str, figures: Sequence[str], more: str = "") -> str:
     """The section of an experiment in Markdown.
 
     Args:
         results: what was measured.
         text: written by hand, to go before the tables; "" for none.
         figures: links of pictures.
+        more: another table, to go after the others.
     """
     grid, records = results.grid, results.records
     parts = [f"## {grid.name.replace('_', '-')}", grid.description, text.strip()]
@@ -99,8 +103,8 @@ def section(results: Results, text: str, figures: Sequence[str]) -> str:
         found = pools(grid, records)
         parts += [rate_table(grid, found), match_table(grid, found)]
         if rows := contrasts(grid, records):
-            parts += [_contrast_text(grid), contrast_table(rows)]
-        parts += [delay_table(records), *figures, made_table(grid, records)]
+            parts += [_contrast_text(grid), contrast_table(rows), verdict(grid, rows)]
+        parts += [delay_table(records), more, *figures, made_table(grid, records)]
     if results.missing:
         parts.append("Missing: " + ", ".join(results.missing) + ".")
     if results.outdated:
@@ -156,6 +160,27 @@ def match_table(grid: Grid, found: Sequence[Pool]) -> str:
     return markdown_table(heading, cells)
 
 
+def verdict(grid: Grid, rows: Sequence[ContrastResult]) -> str:
+    """What the interactions over all utterances say, in words; "" if the experiment has none."""
+    if grid.contrast is None or not grid.contrast.outer:
+        return ""
+    better, where = grid.axes[grid.contrast.inner][1], grid.axes[grid.contrast.outer][1]
+    lines = []
+    for row in rows:
+        if row.group != ALL or row.interaction is None:
+            continue
+        if row.interaction.high < 0:
+            said = f"{better} helps more at {where}, as the claim has it"
+        elif row.interaction.low > 0:
+            said = f"{better} helps less at {where}, against the claim"
+        else:
+            said = "the interval has 0 in it, so no direction is stated"
+        name = ", ".join(filter(None, (row.evaluation, *row.values.values())))
+        interval = interval_text(row.interaction, "+")
+        lines.append(f"- {name}: interaction {interval} points; {said}.")
+    return "\n".join(lines)
+
+
 def delay_table(records: Sequence[Mapping[str, Any]]) -> str:
     """Error rates of streams with their delays, in seconds; "" if none was measured."""
     heading = ["row", "scored on", "streaming WER %", "without trailing silence", "with endpoints"]
@@ -173,6 +198,27 @@ def delay_table(records: Sequence[Mapping[str, Any]]) -> str:
                 line += [_seconds(live["percentiles"][delay]) for delay in _DELAYS]
                 cells.append([*line, percent(live["revision_rate"])])
     return markdown_table(heading, cells)
+
+
+def emission_table(experiment: str, kept: Mapping[str, Any]) -> str:
+    """How much later than by the first row words are written, where their true times are unknown.
+
+    Args:
+        experiment: its name.
+        kept: what experiments/emissions.py writes.
+    """
+    shown = ["mean", *(f"p{p}" for p in EMISSION_PERCENTILES)]
+    cells = [
+        [name, str(row["num_words"]), *(f"{row[each]:+.2f}" for each in shown)]
+        for name, row in kept["rows"].items()
+    ]
+    return (
+        f"How much later than by {kept['first']} words are written on {kept['evaluation']}, where "
+        "both rows have them right (the best path's time of the last letter; `python "
+        f"experiments/emissions.py experiments/{experiment}.toml runs/{experiment} "
+        f"{kept['evaluation']}`):\n\n"
+        + markdown_table(["row", "words", *(f"{each}, s" for each in shown)], cells)
+    )
 
 
 def made_table(grid: Grid, records: Sequence[Mapping[str, Any]]) -> str:
@@ -224,6 +270,8 @@ def write_pictures(results: Results, folder: Path, prefix: str) -> list[str]:
     if not records:
         return []
     drawn = {"curves": ("Learning curves", pictures.learning_curves(grid, records))}
+    if squares := [row for row in contrasts(grid, records) if row.interaction is not None]:
+        drawn["cells"] = ("Word error rates of the four cells", pictures.four_cells(squares))
     if pictures.has_delays(records):
         shown = pictures.error_against_delay(grid, records)
         drawn["delay"] = ("Word error rate against delay", shown)

@@ -1,4 +1,4 @@
-"""Pictures of experiments: learning curves, error rate against delay, and calibration."""
+"""Pictures of experiments: learning curves, cells of a square, delays, and calibration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from midge.decoding.evaluation import ALL
 from midge.drawing.canvas import require_matplotlib
+from midge.experiments.contrasts import ContrastResult
 from midge.experiments.grid import Grid
 
 if TYPE_CHECKING:
@@ -54,6 +56,46 @@ def learning_curves(grid: Grid, records: Records) -> Figure:
             axes.plot([], [], color=colour, linewidth=1.8, label=name)
     axes.set(xlabel="step", ylabel="loss per label (nats)", yscale="log")
     axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def four_cells(rows: Sequence[ContrastResult]) -> Figure:
+    """Word error rates of the cells of a square, over all utterances, with their intervals.
+
+    A panel for each way of scoring, a line for each value of the inner axis: lines that are not
+    parallel are an interaction.
+
+    Args:
+        rows: with an outer axis.
+
+    Raises:
+        ImportError: if matplotlib is missing; says how to install it.
+    """
+    shown = [row for row in rows if row.group == ALL]
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(2.6 * len(shown) + 1.0, 3.6), layout="constrained")
+    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for panel, row in zip(panels, shown, strict=True):
+        outer = list(row.rates)
+        for number, inner in enumerate(row.rates[outer[0]]):
+            cells = [row.rates[o][inner] for o in outer]
+            rates = 100 * np.array([cell.estimate for cell in cells])
+            ends = 100 * np.array([[cell.low, cell.high] for cell in cells])
+            panel.errorbar(
+                np.arange(len(outer)) + 0.05 * number,  # side by side, so that both can be seen
+                rates,
+                np.abs(ends.T - rates),
+                color=COLOURS[number],
+                marker="o",
+                capsize=3,
+                label=inner,
+            )
+        panel.set(title=" ".join([row.evaluation, *row.values.values()]), xlim=(-0.4, 1.45))
+        panel.set_xticks(range(len(outer)), outer)
+    panels[0].set_ylabel("word error rate (%)")
+    panels[0].legend(frameon=False, fontsize=8)
     return figure
 
 
