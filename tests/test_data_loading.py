@@ -350,3 +350,44 @@ def test_an_interruption_waits_for_the_queues():
         reached.append("never")
     assert reached == ["end"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param(
+            """
+            for number in workers.run(itertools.count()):
+                os.kill(os.getpid(), signal.SIGKILL)  # results fill the pipe to us
+            """,
+            id="while results wait",
+        ),
+        pytest.param(
+            """
+            start = midge.data.workers._start_worker
+            def start_late(parent, number):
+                os.kill(parent, signal.SIGKILL)
+                while os.getppid() == parent:
+                    time.sleep(0.01)
+                start(parent, number)
+            midge.data.workers._start_worker = start_late
+            next(workers.run(itertools.count()))
+            """,
+            id="while they start",
+        ),
+    ],
+)
+def test_workers_end_with_a_parent_that_is_killed(killed):
+    """What they inherit, here the pipe that this test reads, is closed."""
+    code = """
+        import itertools, os, signal, time
+        import midge.data.workers
+        workers = midge.data.workers.Workers(lambda number: bytes(1_000_000), 1)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code) + textwrap.dedent(killed)],
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr

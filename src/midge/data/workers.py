@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,12 +24,15 @@ _Result = TypeVar("_Result")
 _AHEAD = 3
 """Keys that each worker has in hand, so that it need not wait for us to take a result."""
 
+_LOOK_EVERY = 0.5
+"""Seconds between two looks of a worker for its parent."""
+
 
 class Workers(Generic[_Key, _Result]):
     """Applies a function to keys in worker processes.
 
     The processes start with the first key and stay until `close`, so that a second run does not
-    wait for them. They have one thread each.
+    wait for them. They have one thread each, and end with this process, even if it is killed.
 
     Args:
         function: what to do with a key. It goes to the workers once, the keys one by one.
@@ -102,7 +107,7 @@ class Workers(Generic[_Key, _Result]):
             prefetch_factor=_AHEAD,
             persistent_workers=True,
             collate_fn=_unchanged,
-            worker_init_fn=_start_worker,
+            worker_init_fn=functools.partial(_start_worker, os.getpid()),
             multiprocessing_context=multiprocessing.get_context(start),
             generator=torch.Generator(),  # else each run draws from the global one
         )
@@ -167,7 +172,19 @@ def _unchanged(result: _Result) -> _Result:
     return result
 
 
-def _start_worker(number: int) -> None:
+def _start_worker(parent: int, number: int) -> None:
     del number
     # Ctrl-C reaches every process; only the first one decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process when its parent has ended.
+
+    torch's workers look for their parent themselves, but not if it was killed before they first
+    looked, nor while a result waits in a pipe that nobody reads any more: they would stay for ever.
+    """
+    while os.getppid() == parent:
+        time.sleep(_LOOK_EVERY)
+    os._exit(1)
