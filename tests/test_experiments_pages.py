@@ -99,8 +99,10 @@ def results():
 
 def test_a_section_shows_what_was_measured(folder):
     text = section(results(), "By hand.", ["![picture](x.svg)"])
-    assert text.startswith("## digits\n\nDigits.\n\nBy hand.\n\n| penalty | normalization | runs |")
-    assert "| 0 | local | 2 | 2.50 [0.00, 5.00] |" in text  # 0 and 1 errors in 20 words each
+    assert text.startswith(
+        "## digits\n\nDigits.\n\nBy hand.\n\n| penalty | normalization | scored on |"
+    )
+    assert "| 0 | local | test | 2 | 2.50 [0.00, 5.00] |" in text  # 0 and 1 errors in 20 words each
     assert "Paired differences of word error rates, global minus local" in text
     assert "![picture](x.svg)" in text
     assert "| 0-local-a | 2.00 M | 20 | 1:00:01 | 1 | abc123 |" in text

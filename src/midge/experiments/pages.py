@@ -113,25 +113,23 @@ def section(results: Results, text: str, figures: Sequence[str], more: str = "")
 
 
 def rate_table(grid: Grid, found: Sequence[Pool]) -> str:
-    """Word error rates: a line for each combination of axes, a column for each group.
+    """Word error rates: a line for each combination of axes and evaluation, a group a column.
 
     Repetitions are pooled: all their errors over all their words.
     """
     kept = [pool for pool in found if pool.group != NEAREST]
-    columns = list(dict.fromkeys((pool.evaluation, pool.group) for pool in kept))
-    lines: dict[tuple[str, ...], dict[tuple[str, str], Pool]] = {}
+    groups = list(dict.fromkeys(pool.group for pool in kept))
+    lines: dict[tuple[str, ...], dict[str, Pool]] = {}
     for pool in kept:
-        line = lines.setdefault(tuple(pool.values.values()), {})
-        line[pool.evaluation, pool.group] = pool
-    heading = [*(axis for axis in grid.axes if axis != grid.pooled), "runs"]
-    heading += [f"{evaluation}, {group}: WER %" for evaluation, group in columns]
+        lines.setdefault((*pool.values.values(), pool.evaluation), {})[pool.group] = pool
+    heading = [*_shown_axes(grid), "scored on", "runs", *(f"{group}: WER %" for group in groups)]
     cells = [
         [
-            *values,
+            *names,
             str(max(len(pool.members) for pool in line.values())),
-            *(interval_text(line[key].rate()) if key in line else "" for key in columns),
+            *(interval_text(line[group].rate()) if group in line else "" for group in groups),
         ]
-        for values, line in lines.items()
+        for names, line in lines.items()
     ]
     return markdown_table(heading, cells)
 
@@ -143,7 +141,7 @@ def match_table(grid: Grid, found: Sequence[Pool]) -> str:
     evaluation asks for the nearest word.
     """
     nearest = [pool for pool in found if pool.group == NEAREST]
-    heading = [*(axis for axis in grid.axes if axis != grid.pooled), "scored on", "runs"]
+    heading = [*_shown_axes(grid), "scored on", "runs"]
     heading += ["exact match %: mean ± deviation (each)", "nearest word %: mean ± deviation (each)"]
     cells = []
     for pool in nearest:
@@ -284,6 +282,10 @@ def write_pictures(results: Results, folder: Path, prefix: str) -> list[str]:
         save(figure, folder / name)
         links.append(f"![{title} of {grid.name}]({prefix}{name})")
     return links
+
+
+def _shown_axes(grid: Grid) -> list[str]:
+    return [axis for axis in grid.axes if axis != grid.pooled]
 
 
 def _contrast_text(grid: Grid) -> str:
