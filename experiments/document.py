@@ -36,7 +36,8 @@ ORDER = (
     "an4_square_1gram",
     "an4_long",
     "an4_table1",
-    "delay",
+    "delay_digits",
+    "delay_spoken",
 )
 INTRODUCTION = """\
 # Results
