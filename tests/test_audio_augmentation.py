@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from midge.audio import Augmentation, AugmentationConfig, end_of_speech
+from midge.audio.channels import coloured, reverberated
 from midge.configuration import from_table, to_table
 
 RATE = 16000
@@ -30,6 +31,8 @@ EVERYTHING = AugmentationConfig(
     volume=(-6.0, 6.0),
     noise_probability=0.5,
     noise="white",
+    reverberation_probability=0.5,
+    equalizer=6.0,
 )
 
 
@@ -336,6 +339,49 @@ def test_pink_noise_falls_with_frequency_and_white_does_not():
     assert ratio("pink") == pytest.approx(10, rel=0.3)  # power as 1 / frequency
 
 
+def test_a_microphone_raises_and_lowers_octaves():
+    gains = np.array([0.0, 0.0, 0.0, 6.0, 0.0, -12.0, 0.0])
+    for frequency, gain in ((500, 0), (1000, 6), (2000, 0), (4000, -12), (7999, 0)):
+        heard = coloured(tone(RATE, frequency), RATE, gains)[1000:-1000]
+        found = 10 * np.log10(power(heard) / power(tone(RATE, frequency)[1000:-1000]))
+        assert found == pytest.approx(gain, abs=0.1)
+    heard = coloured(np.eye(1, RATE, RATE // 2, dtype=np.float32)[0], RATE, gains)
+    assert np.abs(heard).argmax() == RATE // 2  # no delay
+    assert len(coloured(np.zeros(0, np.float32), RATE, gains)) == 0
+
+
+def test_the_equalizer_keeps_to_its_limit():
+    config = AugmentationConfig(**OFF, equalizer=6.0)
+    decibels = []
+    for number in range(100):
+        heard = changed(config, tone(4000, 1000.0), str(number))
+        decibels.append(10 * np.log10(power(heard[500:-500]) / 0.5))
+    assert -6.3 < min(decibels) < -5 and 5 < max(decibels) < 6.3
+    assert abs(np.mean(decibels)) < 1
+
+
+def test_echoes_have_the_energy_and_the_time_asked_for():
+    impulse = np.eye(1, RATE, 100, dtype=np.float32)[0]
+    noise = np.random.default_rng(0).standard_normal(RATE)
+    heard = reverberated(impulse, RATE, 0.5, 6.0, noise).astype(np.float64)
+    assert heard[100] == pytest.approx(1, abs=1e-6)
+    assert np.abs(heard[:100]).max() < 1e-6  # nothing before the sound itself
+    echoes = heard[101:]
+    assert 10 * np.log10(np.square(echoes).sum()) == pytest.approx(-6, abs=0.01)
+    assert np.abs(echoes[8000:]).max() < 1e-6
+    early, late = power(echoes[:800]), power(echoes[4000:4800])
+    assert 10 * np.log10(early / late) == pytest.approx(30, abs=1.5)  # 60 dB in 0.5 s
+    assert len(reverberated(np.zeros(0, np.float32), RATE, 0.5, 6.0, noise)) == 0
+
+
+def test_echoes_are_added_as_often_as_asked():
+    config = AugmentationConfig(**OFF, reverberation_probability=0.25)
+    num_changed = sum(
+        not np.array_equal(changed(config, tone(800), str(i)), tone(800)) for i in range(400)
+    )
+    assert 70 < num_changed < 130
+
+
 def test_one_change_does_not_alter_the_draws_of_another():
     quiet = AugmentationConfig(**OFF, volume=(-6.0, 6.0))
     fast = AugmentationConfig(**{**OFF, "speeds": (1.0, 1.0, 1.0)}, volume=(-6.0, 6.0))
@@ -360,6 +406,9 @@ def test_a_folder_without_audio_is_refused(tmp_path):
         ({"noise_ratio": (20.0, 5.0)}, "noise_ratio should be"),
         ({"silence_margin": -1.0}, "silence_margin should be"),
         ({"level": (0.0,)}, "level should be"),
+        ({"equalizer": -1.0}, "equalizer should be"),
+        ({"reverberation_seconds": (0.0, 1.0)}, "reverberation_seconds should be above 0"),
+        ({"reverberation_ratio": (3.0,)}, "reverberation_ratio should be"),
         ({"added_silence_probability": 2.0}, "added_silence_probability should be"),
     ],
 )

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from midge.audio.channels import NUM_OCTAVES, coloured, reverberated
 from midge.audio.files import audio_info, read_audio
 from midge.audio.resampling import as_samples, check_rate, resample
 
@@ -70,6 +71,19 @@ class AugmentationConfig:
     narrow_band_probability: float = 0.0
     """How often sound is taken to 8 kHz and back, as by a telephone; 0 turns it off."""
 
+    reverberation_probability: float = 0.0
+    """How often the echoes of a room are added; 0 turns it off."""
+
+    reverberation_seconds: tuple[float, ...] = (0.1, 0.5)
+    """Least and greatest time in which echoes become 60 dB weaker."""
+
+    reverberation_ratio: tuple[float, ...] = (0.0, 15.0)
+    """Least and greatest ratio of the speech's energy to its echoes', in decibels."""
+
+    equalizer: float = 0.0
+    """Most decibels by which each octave is raised or lowered, drawn alike, as other microphones
+    would; 0 turns it off."""
+
     volume: tuple[float, ...] = (0.0, 0.0)
     """Least and greatest gain in decibels; (0, 0) turns it off."""
 
@@ -98,17 +112,24 @@ class AugmentationConfig:
             "lead_cut_probability",
             "added_silence_probability",
             "narrow_band_probability",
+            "reverberation_probability",
             "noise_probability",
         ):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} should be in 0..1, got {getattr(self, name)}")
         if not self.speeds or not all(0.1 <= speed <= 10 for speed in self.speeds):
             raise ValueError(f"speeds should be factors in 0.1..10, got {list(self.speeds)}")
-        for name in ("silence_margin", "max_added_silence"):
+        for name in ("silence_margin", "max_added_silence", "equalizer"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} should be at least 0, got {getattr(self, name)}")
         _check_limits("volume", self.volume)
         _check_limits("noise_ratio", self.noise_ratio)
+        _check_limits("reverberation_ratio", self.reverberation_ratio)
+        _check_limits("reverberation_seconds", self.reverberation_seconds)
+        if self.reverberation_seconds[0] <= 0:
+            raise ValueError(
+                f"reverberation_seconds should be above 0, got {list(self.reverberation_seconds)}"
+            )
         if self.level:
             _check_limits("level", self.level)
 
@@ -155,7 +176,7 @@ class Augmentation:
     def waveform(
         self, samples: np.ndarray, sample_rate: int, *, epoch: int, utterance_id: str
     ) -> np.ndarray:
-        """Changes speed, silence, noise, bandwidth and volume, in this order.
+        """Changes speed, silence, room, noise, microphone, bandwidth and volume, in this order.
 
         Args:
             samples: [num_samples] one channel, full scale [-1, 1].
@@ -185,8 +206,14 @@ class Augmentation:
             < self.config.added_silence_probability
         ):
             changed = self._with_silence(changed, sample_rate, silence)
+        room = self._generator("room", epoch, utterance_id)
+        if room.random() < self.config.reverberation_probability:
+            changed = self._in_a_room(changed, sample_rate, room)
         if noise_draw < self.config.noise_probability:
             changed = self._with_noise(changed, sample_rate, generator)
+        if self.config.equalizer:
+            drawn = self._generator("microphone", epoch, utterance_id).uniform(-1, 1, NUM_OCTAVES)
+            changed = coloured(changed, sample_rate, self.config.equalizer * drawn)
         band_draw = self._generator("band", epoch, utterance_id).random()
         if band_draw < self.config.narrow_band_probability and sample_rate > _NARROW_RATE:
             narrow = resample(changed, sample_rate, _NARROW_RATE)
@@ -244,6 +271,14 @@ class Augmentation:
         if noise_power := _power(noise):
             noise *= np.float32(np.sqrt(_background_power(samples, sample_rate) / noise_power))
         return np.concatenate((noise[:before], samples, noise[before:]))
+
+    def _in_a_room(
+        self, samples: np.ndarray, sample_rate: int, generator: np.random.Generator
+    ) -> np.ndarray:
+        seconds = _between(self.config.reverberation_seconds, generator.random())
+        ratio = _between(self.config.reverberation_ratio, generator.random())
+        noise = generator.standard_normal(max(1, round(seconds * sample_rate)))
+        return reverberated(samples, sample_rate, seconds, ratio, noise)
 
     def _with_noise(
         self, samples: np.ndarray, sample_rate: int, generator: np.random.Generator
