@@ -113,8 +113,9 @@ struct Kept {
   }
 };
 
-// Rows of so small a posterior mass change no gradient in float32: each frame's posteriors sum to 1.
-constexpr float NEGLIGIBLE = 1e-13f;
+// Rows of so small a posterior mass are left out of gradients. The posteriors of a frame sum to 1, and all such rows of a
+// frame together have less than half a unit in the last place of that.
+inline float negligible_mass(i64 num_rows) { return 0x1p-24f / (float)num_rows; }
 
 template <bool ENT>
 struct Driver {
@@ -238,7 +239,7 @@ struct Driver {
         if (post) {
           float mass = 0;
           for (i64 j = 0; j < planes; j++) mass += __builtin_fabsf(post[j * labels.U1 + u]);
-          on = mass > NEGLIGIBLE;
+          on = mass > negligible_mass(U + 1);
         }
         if (on) chunk.active[fr.first_row + labels.row[fr.b * labels.U1 + u]] = 1;
       }
@@ -475,7 +476,7 @@ struct Driver {
           if (den && !states[b].dead) retreat(lattices[thread], states[b], f, kept, up, !raw, grad);
           else memset(grad, 0, rows.count(b) * C * sizeof(float));
           if (num) add_chain(f, kept, up, grad);
-          finish_rows(f, grad, raw, NEGLIGIBLE * up.scale(b));
+          finish_rows(f, grad, raw, negligible_mass(rows.count(b)) * up.scale(b));
         }
       consume(chunk);
     }
