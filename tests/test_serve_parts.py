@@ -7,15 +7,18 @@ import io
 import json
 import logging
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from midge.decoding.endpointing import EndpointConfig
+from midge.decoding.events import Partial
 from midge.decoding.live_posteriors import TailSampler
+from midge.models import Transcript
 from midge.serve.access import Access, Admission, Refusal
-from midge.serve.live import _Behind
+from midge.serve.live import _Behind, _LiveStream
 from midge.serve.logs import JsonFormatter
 from midge.serve.metrics import Counter, Metrics
 from midge.serve.samples import samples_of
@@ -159,6 +162,40 @@ def test_a_stream_is_told_that_it_is_behind_and_that_it_no_longer_is():
     assert behind.event(1.6) is None, "not again so soon"
     assert behind.event(0.25) == {"event": "behind", "seconds": 0.25}
     assert behind.event(0.2) is None
+
+
+@pytest.mark.parametrize("ends_while", ["partial", "behind", None])
+def test_a_stream_is_told_its_end_whenever_it_comes_and_nothing_after_it(ends_while):
+    """Here while another event is on its way, with sound left that nobody will hear."""
+    session = Session(StreamSettings(sample_rate=RATE), wake=lambda: None)
+    end = News(end=Transcript("A", (), (), (), 0.0, 1.0))
+    told = []
+
+    class Connection:
+        service = SimpleNamespace(limits=Limits(behind_seconds=2.0))
+
+        async def send(self, event):
+            told.append(event["event"])
+            await asyncio.sleep(0)
+            if event["event"] == ends_while:
+                session.receive(end)
+
+        async def send_text(self, text):
+            await self.send(json.loads(text))
+
+    async def run():
+        stream = _LiveStream(Connection(), session)
+        session.send(bytes(2 * 10 * RATE))  # ten seconds, of which none is heard
+        if ends_while is None:
+            session.receive(end)
+        else:
+            session.receive(News(partial=Partial((), 0, 0, 0.5, 0)))
+        await asyncio.wait_for(stream._tell(), 10)
+        await stream._tell_behind()
+
+    asyncio.run(run())
+    assert told[-1] == "end" and told.count("end") == 1
+    assert told[:-1] == ([] if ends_while is None else ["partial", "behind"])
 
 
 def test_a_log_line_is_a_json_object():

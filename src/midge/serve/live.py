@@ -105,6 +105,7 @@ class _LiveStream:
         self._behind = _Behind(connection.service.limits.behind_seconds)
         self._segment = 0
         self._num_told = 0
+        self._has_ended = False
 
     async def run(self) -> None:
         """Hears until there is nothing more, and tells until all is told."""
@@ -149,8 +150,10 @@ class _LiveStream:
 
     async def _tell(self) -> None:
         """Sends what the worker finds."""
-        while not self._session.is_over:
+        while not self._has_ended:
             await self._session.change()
+            # What comes while this is sent, also the end, is told in the next round.
+            self._has_ended = self._session.is_over
             for event in self._events():
                 await self._send(event)
             await self._tell_behind()
@@ -171,7 +174,7 @@ class _LiveStream:
         if session.has_new_partial and session.partial is not None:
             session.has_new_partial = False
             yield session.partial
-        if session.is_over and session.end is not None:
+        if self._has_ended and session.end is not None:
             yield self._end()
 
     def _end(self) -> dict[str, Any]:
@@ -202,7 +205,7 @@ class _LiveStream:
 
     async def _tell_behind(self) -> None:
         event = self._behind.event(self._session.backlog_seconds)
-        if event is not None:
+        if event is not None and not self._has_ended:  # nothing follows the end
             await self._connection.send(event)
 
 
