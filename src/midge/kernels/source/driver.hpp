@@ -113,8 +113,8 @@ struct Kept {
   }
 };
 
-// Rows of so small a posterior mass are left out of gradients. The posteriors of a frame sum to 1, and all such rows of a
-// frame together have less than half a unit in the last place of that.
+// Rows whose arcs are all so small are left out of gradients. The posteriors of a frame sum to 1, and what is left out of
+// each label, over all rows of a frame, is less than half a unit in the last place of that.
 inline float negligible_mass(i64 num_rows) { return 0x1p-24f / (float)num_rows; }
 
 template <bool ENT>
