@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import statistics
 import tempfile
@@ -22,6 +23,7 @@ import torch
 
 from midge.data import plan_forever
 from midge.training import opened_run, read_recipe
+from midge.training.losses import encoder_arithmetic
 
 PARTS = (
     "encoder, forward",
@@ -49,7 +51,8 @@ def measure(recipe_path: Path, overrides: list[str], num_steps: int) -> None:
         batches += itertools.islice(loaded, num_steps)
         loading = (time.perf_counter() - started) / num_steps
         optimizer = torch.optim.Adam(training.recognizer.parameters(), lr=1e-6, fused=True)
-        times = [one_step(training.recognizer, batch, optimizer) for batch in batches][1:]
+        step = functools.partial(one_step, training.recognizer, optimizer, recipe.training)
+        times = [step(batch) for batch in batches][1:]
     seconds = [statistics.median(column) for column in zip(*times, strict=True)]
     total = sum(seconds)
     audio = sum(batch.seconds for batch in batches) / len(batches)
@@ -65,10 +68,11 @@ def measure(recipe_path: Path, overrides: list[str], num_steps: int) -> None:
     )
 
 
-def one_step(recognizer, batch, optimizer) -> list[float]:  # type: ignore[no-untyped-def]
+def one_step(recognizer, optimizer, config, batch) -> list[float]:  # type: ignore[no-untyped-def]
     """Seconds of each part."""
     times = [time.perf_counter()]
-    frames = recognizer.encode(batch.features, batch.num_features)
+    with encoder_arithmetic(config, batch.features.device):
+        frames = recognizer.encode(batch.features, batch.num_features)
     times.append(time.perf_counter())
     cut = frames.detach().requires_grad_()
     loss = recognizer.lattice(cut, batch.num_features, batch.labels, batch.num_labels)

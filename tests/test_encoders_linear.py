@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import midge.encoders.linear as linear_layers
-from midge.encoders.linear import Linear
+from midge.encoders.linear import Linear, bfloat16_products
 from tolerances import SINGLE, SINGLE_GRADIENT
 
 
@@ -57,6 +57,47 @@ def test_frames_that_are_not_contiguous_and_a_gradient_that_is_spread(served):
     assert served
     for mine, reference in zip(ours.parameters(), wide.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, reference.grad.float(), **SINGLE_GRADIENT)
+
+
+@pytest.mark.parametrize("has_onednn", [True, False])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_products_in_bfloat16_are_those_of_rounded_operands(monkeypatch, has_onednn, has_bias):
+    if not has_onednn:
+        monkeypatch.setattr(linear_layers, "_has_onednn_bfloat16", lambda: False)
+    torch.manual_seed(0)
+    layer = Linear(48, 40, bias=has_bias)
+    frames = torch.randn(3, 7, 48, requires_grad=True)
+    gradient = torch.randn(3, 7, 40)
+    with bfloat16_products("cpu"):
+        product = layer(frames)
+        with torch.no_grad():
+            assert torch.equal(layer(frames), product)
+    product.backward(gradient)
+    rounded = copy.deepcopy(layer).bfloat16().double()
+    given = frames.detach().bfloat16().double()
+    expected = rounded(given)
+    assert product.dtype == frames.grad.dtype == layer.weight.grad.dtype == torch.float32
+    assert not torch.equal(product, nn.functional.linear(frames, layer.weight, layer.bias))
+    # One rounding to 8 bits of the result; the operands are alike.
+    torch.testing.assert_close(product.double(), expected, rtol=2**-8, atol=1e-5)
+    by_frames = gradient.bfloat16().double() @ rounded.weight
+    by_weight = gradient.bfloat16().double().flatten(0, 1).T @ given.flatten(0, 1)
+    torch.testing.assert_close(frames.grad.double(), by_frames, rtol=2**-8, atol=1e-5)
+    torch.testing.assert_close(layer.weight.grad.double(), by_weight, rtol=2**-8, atol=1e-5)
+    if has_bias:
+        torch.testing.assert_close(layer.bias.grad, gradient.sum((0, 1)), **SINGLE_GRADIENT)
+
+
+def test_products_in_bfloat16_end_with_their_block():
+    layer, frames = Linear(6, 4), torch.randn(3, 6)
+    plain = layer(frames)
+    with pytest.raises(KeyError), bfloat16_products("cpu"):
+        raise KeyError
+    assert torch.equal(layer(frames), plain)
+    layer, frames = layer.double(), frames.double()
+    with bfloat16_products("cpu"):  # of float32 alone
+        product = layer(frames)
+    assert torch.equal(product, nn.functional.linear(frames, layer.weight, layer.bias))
 
 
 def test_only_what_is_asked_for_has_a_gradient(served):

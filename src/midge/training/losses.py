@@ -6,12 +6,14 @@ normalizations alike, so that clipping and learning rates mean the same.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from midge.data.loading import Batch
+from midge.encoders.linear import bfloat16_products
 from midge.models.recognizer import Recognizer
 from midge.training.config import TrainingConfig
 
@@ -63,8 +65,7 @@ def batch_losses(
         entropy_weight: weight of the entropy.
         delay_penalty: nats that a label costs for each frame it comes later.
     """
-    device = batch.features.device.type
-    with torch.autocast(device, torch.bfloat16, enabled=config.precision == "bfloat16"):
+    with encoder_arithmetic(config, batch.features.device):
         frames = recognizer.encode(batch.features, batch.num_features)
     frames = frames.to(batch.features.dtype)
     given = (frames, batch.num_features, batch.labels, batch.num_labels)
@@ -76,6 +77,15 @@ def batch_losses(
     if entropy_weight:
         losses = losses + entropy_weight * recognizer.lattice.entropy(*given)
     return BatchLosses(losses, frames)
+
+
+def encoder_arithmetic(
+    config: TrainingConfig, device: torch.device
+) -> AbstractContextManager[None]:
+    """Inside it encoders compute in the precision that is configured."""
+    if config.precision == "float32":
+        return nullcontext()
+    return bfloat16_products(device.type)
 
 
 def batch_on(batch: Batch, device: torch.device) -> Batch:
