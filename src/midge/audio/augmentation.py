@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from midge.audio.channels import NUM_OCTAVES, coloured, reverberated
+from midge.audio.channels import NUM_OCTAVES, coloured, reverberated, transform_size
 from midge.audio.files import audio_info, read_audio
 from midge.audio.resampling import as_samples, check_rate, resample
 
@@ -353,12 +353,12 @@ def _power(samples: np.ndarray) -> float:
 
 def _made_noise(color: str, num_samples: int, generator: np.random.Generator) -> np.ndarray:
     """White noise; or pink, whose power falls with frequency, as that of most rooms does."""
-    noise = generator.standard_normal(num_samples, dtype=np.float32)
     if color == "white" or not num_samples:
-        return noise
-    spectrum = np.fft.rfft(noise)
+        return generator.standard_normal(num_samples, dtype=np.float32)
+    size = transform_size(num_samples)
+    spectrum = np.fft.rfft(generator.standard_normal(size, dtype=np.float32))
     spectrum /= np.sqrt(np.maximum(np.arange(len(spectrum)), 1))
-    return np.fft.irfft(spectrum, num_samples).astype(np.float32)
+    return np.fft.irfft(spectrum, size)[:num_samples].astype(np.float32)
 
 
 def _noise_from(path: Path, num_samples: int, sample_rate: int, place: float) -> np.ndarray:

@@ -25,7 +25,8 @@ def coloured(samples: np.ndarray, sample_rate: int, gains: np.ndarray) -> np.nda
     """
     if not len(samples):
         return samples
-    size = _transform_size(2 * len(samples))  # what the response spreads must not wrap around
+    # What the response spreads, well under a tenth of a second, must not wrap around.
+    size = transform_size(len(samples) + sample_rate // 10)
     frequencies = np.fft.rfftfreq(size, 1 / sample_rate)
     octave = np.log2(np.maximum(frequencies, _OCTAVES[0]))
     response = 10 ** (np.interp(octave, np.log2(_OCTAVES), gains) / 20)
@@ -53,7 +54,7 @@ def reverberated(
     echoes *= 10 ** (-ratio / 20) / max(float(np.linalg.norm(echoes)), 1e-9)
     if not len(samples):
         return samples
-    size = _transform_size(len(samples) + num_echoes)
+    size = transform_size(len(samples) + num_echoes)
     response = np.fft.rfft(np.concatenate(([1.0], echoes)), size)
     return _filtered(samples, response, size)
 
@@ -63,6 +64,7 @@ def _filtered(samples: np.ndarray, response: np.ndarray, size: int) -> np.ndarra
     return found.astype(np.float32)
 
 
-def _transform_size(least: int) -> int:
-    """A power of two, which transforms fast."""
-    return 1 << (least - 1).bit_length()
+def transform_size(least: int) -> int:
+    """The next number of samples from `least` (1 or more) on that transforms fast."""
+    power = 1 << (least - 1).bit_length()
+    return min(size for size in (power * 5 // 8, power * 3 // 4, power) if size >= least)

@@ -27,6 +27,9 @@ _AHEAD = 3
 _LOOK_EVERY = 0.5
 """Seconds between two looks of a worker for its parent."""
 
+_GRACE = 30.0
+"""Seconds that a worker goes on after SIGTERM, for a parent that ends what it has begun."""
+
 
 class Workers(Generic[_Key, _Result]):
     """Applies a function to keys in worker processes.
@@ -174,9 +177,18 @@ def _unchanged(result: _Result) -> _Result:
 
 def _start_worker(parent: int, number: int) -> None:
     del number
-    # Ctrl-C reaches every process; only the first one decides what to do.
+    # Ctrl-C and a scheduler's SIGTERM reach every process; the first one decides what to do.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end_later)
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_later(number: int, frame: FrameType | None) -> None:
+    """Ends this process after a while: the parent may end it sooner, or may be waiting for it."""
+    del number, frame
+    end = threading.Timer(_GRACE, os._exit, (1,))
+    end.daemon = True
+    end.start()
 
 
 def _end_with(parent: int) -> None:
