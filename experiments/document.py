@@ -36,6 +36,8 @@ ORDER = (
     "an4_square_1gram",
     "an4_long",
     "an4_table1",
+    "an4_weights",
+    "an4_entropy",
     "delay_digits",
     "delay_spoken",
 )

@@ -17,6 +17,7 @@ from midge.decoding import reports
 from midge.experiments import RowFolder, open_rows, read_grid, read_records, run_rows
 from midge.experiments.grid import EvaluationPlan
 from midge.experiments.machines import commit, hardware
+from midge.experiments.pages import made_table
 from midge.experiments.records import evaluation_record, thinned, write_json
 from midge.experiments.row_runs import _locked
 from midge.experiments.tables import experiment_text, percent, results_json
@@ -150,6 +151,41 @@ def test_rows_that_were_run_elsewhere_are_not_run_again(folder, capsys):
     Path("broken.json").write_text("[]")
     assert run("--known", "broken.json") == 2
     assert "broken.json should be the results.json" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_row_of_the_same_recipe_is_taken_from_another_experiment(folder):
+    again = {"manifest": "train/manifest.jsonl"}
+    write_grid(evaluations={**TINY["evaluations"], "again": again})
+    assert run("--only", "global-seed-1") == 0
+    Path("out").rename("elsewhere")
+    axes = {"model": {"whole": ["lattice.normalization=global", "training.seed=1"]}}
+    part = {"axes": axes, "evaluations": {"heard": again}}
+    table = {key: value for key, value in TINY.items() if key not in ("contrast", "pooled")}
+    Path("part.toml").write_text(to_toml({**table, **part}))
+    command = ["experiment", "part.toml", "--output", "out", "--known", "elsewhere/results.json"]
+    assert main(command) == 0
+    row = RowFolder(Path("out/whole"))
+    assert not row.attempts.exists()
+    taken, record = RowFolder(Path("elsewhere/global-seed-1")).record(), row.record()
+    assert (record["experiment"], record["row"]) == ("part", "whole")
+    assert record["values"] == {"model": "whole"}
+    assert record["taken_from"] == {"experiment": "tiny_grid", "row": "global-seed-1"}
+    assert record["training"] == taken["training"]
+    assert record["evaluations"] == {"heard": taken["evaluations"]["again"]}
+    assert "whole (is global-seed-1 of tiny_grid)" in made_table(
+        read_grid(Path("part.toml")), [record]
+    )
+    # What was not measured there is: for want of the model the row is trained.
+    part["evaluations"]["test"] = TINY["evaluations"]["test"]
+    Path("part.toml").write_text(to_toml({**table, **part}))
+    assert main(command) == 0
+    assert [each["name"] for each in read_log(row.attempts)] == [
+        "train",
+        "evaluate heard",
+        "evaluate test",
+    ]
+    assert "taken_from" not in row.record()
 
 
 @pytest.mark.slow

@@ -51,8 +51,11 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--known",
         type=Path,
+        nargs="+",
+        default=[],
         metavar="FILE",
-        help="results.json of rows that were run before, elsewhere; they are not run again",
+        help="results.json of rows that were run elsewhere, or for other experiments; what has the "
+        "same recipe is not run again",
     )
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="rows at a time (1)")
     parser.add_argument(
@@ -74,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--rows should be at least 0, got {arguments.rows}")
         grid = read_grid(arguments.grid)
         rows = grid.matching(arguments.only)
-        known = stored_records(arguments.known) if arguments.known else None
+        known = [record for path in arguments.known for record in stored_records(path).values()]
         runs = open_rows(grid, arguments.output, rows, arguments.threads, known)
         if arguments.list:
             _list(grid, runs, arguments.only)

@@ -224,7 +224,7 @@ def made_table(grid: Grid, records: Sequence[Mapping[str, Any]]) -> str:
     heading = ["row", "parameters", "steps", "training", "seed", "commit", "recipe", "hardware"]
     cells = [
         [
-            record["row"],
+            _row_name(record),
             f"{record['training']['num_parameters'] / 1e6:.2f} M",
             str(record["training"]["num_steps"]),
             format_seconds(record["training"]["seconds"]),
@@ -307,6 +307,12 @@ def _contrast_text(grid: Grid) -> str:
 
 def _seconds(found: Mapping[str, float | None]) -> str:
     return " / ".join("-" if found[p] is None else f"{found[p]:.2f}" for p in ("p50", "p90"))
+
+
+def _row_name(record: Mapping[str, Any]) -> str:
+    if origin := record.get("taken_from"):
+        return f"{record['row']} (is {origin['row']} of {origin['experiment']})"
+    return str(record["row"])
 
 
 def _hardware(found: Mapping[str, Any]) -> str:

@@ -148,10 +148,29 @@ class RowRun:
         return self._is_recorded(record) and not list(self._open_evaluations(record))
 
     def take_over(self, record: dict[str, Any]) -> None:
-        """Keeps a record of this row from elsewhere, if there is none here and it is the same."""
-        if not self.folder.record() and self._is_recorded(record):
-            self.folder.path.mkdir(parents=True, exist_ok=True)
-            self.folder.write_record(record)
+        """Keeps a record from elsewhere, if there is none here and it is of the same training.
+
+        It may be that of another experiment's row: then it gets this one's name, and only the
+        evaluations that are asked for here.
+        """
+        if self.folder.record() or not self._is_recorded(record):
+            return
+        if (record["experiment"], record["row"]) != (self._experiment, self._row.name):
+            asked = {_key(_plan_json(plan)): name for name, plan in self._row.evaluations.items()}
+            scored = record["evaluations"].values()
+            record = record | {
+                "experiment": self._experiment,
+                "row": self._row.name,
+                "values": dict(self._row.values),
+                "taken_from": {name: record[name] for name in ("experiment", "row")},
+                "evaluations": {
+                    asked[_key(each["plan"])]: each
+                    for each in scored
+                    if _key(each["plan"]) in asked
+                },
+            }
+        self.folder.path.mkdir(parents=True, exist_ok=True)
+        self.folder.write_record(record)
 
     @property
     def num_steps_left(self) -> int:
@@ -340,6 +359,10 @@ def _wait(process: subprocess.Popen[bytes], stop: threading.Event) -> int:
 
 def _shown(arguments: Sequence[str]) -> str:
     return shlex.join(["midge", *arguments])
+
+
+def _key(plan: dict[str, Any]) -> str:
+    return json.dumps(plan, sort_keys=True)
 
 
 def _plan_json(plan: EvaluationPlan) -> dict[str, Any]:

@@ -7,7 +7,7 @@ itself; the same call goes on with it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, TextIO
@@ -32,7 +32,7 @@ def open_rows(
     output: Path,
     rows: Sequence[Row],
     num_threads: int = 1,
-    known: Mapping[str, dict[str, Any]] | None = None,
+    known: Sequence[dict[str, Any]] = (),
 ) -> list[RowRun]:
     """The rows that are not done, ready to be run.
 
@@ -41,17 +41,17 @@ def open_rows(
         output: its folder.
         rows: those to look at.
         num_threads: of each command.
-        known: records of rows that were run elsewhere, by name; those of the same recipe are taken
-            over.
+        known: records of rows that were run elsewhere, also for other experiments; one of the same
+            recipe is taken over, whatever its name was.
 
     Raises:
         ValueError: if a row's recipe is wrong, or a record cannot be read; names it.
         OSError: if a recipe cannot be read.
     """
     runs = [RowRun(row, row_folder(output, row), grid.name, num_threads) for row in rows]
-    for row, run in zip(rows, runs, strict=True):
-        if known and row.name in known:
-            run.take_over(known[row.name])
+    for run in runs:
+        for record in known:
+            run.take_over(record)
     return [run for run in runs if not run.is_done]
 
 
