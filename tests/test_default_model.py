@@ -28,7 +28,7 @@ def test_it_is_small_and_comes_with_a_card():
     card = (folder / "README.md").read_text("utf-8")
     for said in ("AN4", "AudioMNIST", "FSDD", "held out", "synthetic", "Delay", "Limits"):
         assert said in card
-    assert re.search(r"\d+\.\d %", card)
+    assert re.search(r"\d+\.\d+ %", card)
 
 
 def test_it_streams_and_is_globally_normalized(recognizer):

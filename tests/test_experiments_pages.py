@@ -14,11 +14,18 @@ from midge.experiments.contrasts import pools
 from midge.experiments.grid import read_grid
 from midge.experiments.pages import (
     delay_table,
+    group_table,
     match_table,
     read_results,
     section,
     summary_table,
     write_pictures,
+)
+from midge.experiments.pictures import (
+    _look,
+    calibration_picture,
+    error_against_delay,
+    learning_curves,
 )
 from midge.experiments.records import FORMAT_VERSION, is_same_recipe, recipe_hash
 from midge.experiments.tables import spread_text
@@ -37,17 +44,20 @@ GRID = {
     "contrast": {"inner": "normalization"},
     "evaluations": {"test": {"manifest": "m.jsonl", "words": ["ONE", "TWO"]}},
 }
-INTERVAL = {"estimate": 0.125, "low": 0.1, "high": 0.15}
-PERCENTILES = {"p50": 0.25, "p90": 0.5, "p99": None, "count": 3}
+PLAN = {"manifest": "m.jsonl", "options": [], "has_letters_apart": False, "words": ["ONE", "TWO"]}
 
 
 def record_of(row, errors):
     """A record as `midge experiment` writes it, with so many errors in ten words."""
     tallies = {"ann": [errors, 10, errors, 10], "ben": [0, 10, 0, 10]}
     delays = ("first_shown", "last_changed", "committed")
+    kinds = ("streaming", "tight", "endpointed")
     live = {
-        "word_error_rates": dict.fromkeys(("streaming", "tight", "endpointed"), INTERVAL),
-        "percentiles": dict.fromkeys(delays, PERCENTILES),
+        "word_error_rates": {kind: {"estimate": 0.1 * n} for n, kind in enumerate(kinds, 1)},
+        "percentiles": {
+            delay: {"p50": n / 4, "p90": n / 2, "p99": None, "count": n}
+            for n, delay in enumerate(delays, 1)
+        },
         "revision_rate": None,
     }
     bins = [{"num_words": 3, "confidence": 0.5, "share_right": 0.4}]
@@ -69,6 +79,7 @@ def record_of(row, errors):
         },
         "evaluations": {
             "test": {
+                "plan": PLAN,
                 "command": "midge evaluate run m.jsonl --output x",
                 "tallies": {"all": tallies, "nearest word": {"ann": [0, 1, 0, 10]}},
                 "streaming": live,
@@ -83,10 +94,15 @@ def folder(tmp_path, monkeypatch):
     """The working directory, with a grid and the results of all of its rows but the last."""
     monkeypatch.chdir(tmp_path)
     Path("base.toml").write_text('data = {train = "x"}')
-    Path("digits.toml").write_text(to_toml(GRID))
+    write_grid()
     rows = read_grid(Path("digits.toml")).rows
     write_results([record_of(row, errors) for errors, row in enumerate(rows[:-1])])
     return tmp_path
+
+
+def write_grid(**changes):
+    head = "# Digits.\n#\n#   midge experiment digits.toml --output runs/digits\n\n"
+    Path("digits.toml").write_text(head + to_toml({**GRID, **changes}) + "#   no command\n")
 
 
 def write_results(records):
@@ -100,9 +116,11 @@ def results():
 def test_a_section_shows_what_was_measured(folder):
     text = section(results(), "By hand.", ["![picture](x.svg)"])
     assert text.startswith(
-        "## digits\n\nDigits.\n\nBy hand.\n\n| penalty | normalization | scored on |"
+        "## digits\n\nDigits.\n\n```sh\nmidge experiment digits.toml --output runs/digits\n```\n\n"
+        "By hand.\n\n| penalty | normalization | runs | test (2 speakers) |"
     )
-    assert "| 0 | local | test | 2 | 2.50 [0.00, 5.00] |" in text  # 0 and 1 errors in 20 words each
+    assert "| 0 | local | 2 | 2.50 [0.00, 5.00] |" in text  # 0 and 1 errors in 20 words each
+    assert "| 0 | local | test | 2.50 ± 3.54 (0.00, 5.00) |" in text
     assert "Paired differences of word error rates, global minus local" in text
     assert "![picture](x.svg)" in text
     assert "| 0-local-a | 2.00 M | 20 | 1:00:01 | 1 | abc123 |" in text
@@ -119,8 +137,33 @@ def test_a_row_of_another_recipe_is_not_shown(folder):
     assert len(found.missing) == 8
     assert len(found.outdated) == 7
     text = section(found, "", [])
-    assert "Made by another recipe, and not shown: 0-local-a" in text
+    assert "Made by another recipe or from another model, and not shown: 0-local-a" in text
     assert "|" not in text
+
+
+def test_a_row_that_started_from_another_model_is_not_shown(folder):
+    write_grid(settings=["init_from=runs/base/{penalty}"])
+    assert len(results().outdated) == 7
+    stored = json.loads(Path("digits.json").read_text())["rows"]
+    for record in stored:
+        record["init_from"] = f"runs/base/{record['values']['penalty']}"
+    write_results(stored)
+    assert results().outdated == ()
+
+
+def test_an_evaluation_that_was_made_otherwise_is_not_shown(folder):
+    plans = {"test": {**PLAN, "options": ["--decoder", "beam"]}, "again": PLAN}
+    write_grid(evaluations=plans)
+    assert [dict(record["evaluations"]) for record in results().records] == [{}] * 7
+    assert results().outdated == ()
+
+
+def test_speakers_are_told_apart(folder):
+    write_grid(speakers={"heard": "a*", "unheard": "[!a]*", "none": "z*"})
+    found = results()
+    text = group_table(found.grid, pools(found.grid, found.records))
+    assert "| scored on | heard | unheard |" in text
+    assert "| 0 | local | test | 5.00 [5.00, 5.00] | 0.00 [0.00, 0.00] |" in text
 
 
 def test_a_recipe_is_the_same_if_it_asks_for_the_same_training():
@@ -160,8 +203,7 @@ def test_exact_matches_stand_beside_the_nearest_word(folder):
 
 def square_results(errors_of):
     """A square of two axes in place of the grid; errors in ten words of each of 20 speakers."""
-    square = {**GRID, "contrast": {"inner": "normalization", "outer": "penalty"}}
-    Path("digits.toml").write_text(to_toml(square))
+    write_grid(contrast={"inner": "normalization", "outer": "penalty"})
     records = []
     for row in read_grid(Path("digits.toml")).rows:
         record = record_of(row, 0)
@@ -186,7 +228,13 @@ def test_the_direction_of_an_interaction_is_stated_if_its_interval_excludes_zero
 ):
     cells = {("0", "local"): 2, ("0", "global"): 2, ("1", "local"): 4}
     found = square_results({**cells, ("1", "global"): streaming_global})
-    assert f"- test: interaction {said}" in section(found, "", [])
+    text = section(found, "", [])
+    assert f"- test: interaction {said}" in text
+    single = said.split()[0]
+    assert (
+        f"in each seed by itself, in no interval above:\n\n- test: {single}, {single} points."
+        in text
+    )
 
 
 def test_a_square_is_drawn(folder):
@@ -200,8 +248,28 @@ def test_a_square_is_drawn(folder):
 
 def test_delays_stand_beside_error_rates(folder):
     text = delay_table(results().records)
-    assert "| 0-local-a | test | 12.50 | 12.50 | 12.50 | 0.25 / 0.50 |" in text
+    delays = "2 | 0.25 / 0.50 | 0.50 / 1.00 | 0.75 / 1.50"
+    assert f"| 0-local-a | test | 10.00 | 20.00 | 30.00 | {delays} | - |" in text
+    columns = (
+        "streaming WER % | without trailing silence | with endpoints | words timed | first shown"
+    )
+    assert columns in text
     assert delay_table([]) == ""
+
+
+def test_pictures_show_what_was_measured(folder):
+    pytest.importorskip("matplotlib")
+    found = results()
+    curves = learning_curves(found.grid, found.records[:2]).axes[0].lines
+    assert [line.get_xydata().tolist() for line in curves] == [[[10, 2.0], [20, 1.0]]] * 3
+    (axes,) = error_against_delay(found.grid, found.records[::4]).axes
+    # The median until the last change, and the rate of streams, at both penalties.
+    assert [line.get_xydata().tolist() for line in axes.lines] == [[[0.5, 10.0], [0.5, 10.0]]]
+    assert [text.get_text() for text in axes.texts] == ["0", "1"]
+    perfect, *bins = calibration_picture(found.records[:1]).axes[0].lines
+    assert [line.get_xydata().tolist() for line in bins] == [[[0.5, 0.4]]]
+    looks = {tuple(_look(number).values()) for number in range(24)}
+    assert len(looks) == 24
 
 
 def test_pictures_are_the_same_every_time(folder):

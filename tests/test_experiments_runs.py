@@ -22,7 +22,6 @@ from midge.experiments.records import evaluation_record, thinned, write_json
 from midge.experiments.row_runs import _locked
 from midge.experiments.tables import experiment_text, percent, results_json
 from midge.models import TimedWord
-from midge.training.logs import read_log
 from test_experiments_tallies import evaluation_of
 from training_cases import tiny_table, write_corpus
 
@@ -63,7 +62,7 @@ def run(*arguments):
 
 
 def attempts(row):
-    return [each["name"] for each in read_log(RowFolder(Path("out") / row).attempts)]
+    return [each["name"] for each in RowFolder(Path("out") / row).known_attempts()]
 
 
 @pytest.mark.slow
@@ -180,12 +179,25 @@ def test_a_row_of_the_same_recipe_is_taken_from_another_experiment(folder):
     part["evaluations"]["test"] = TINY["evaluations"]["test"]
     Path("part.toml").write_text(to_toml({**table, **part}))
     assert main(command) == 0
-    assert [each["name"] for each in read_log(row.attempts)] == [
-        "train",
-        "evaluate heard",
-        "evaluate test",
-    ]
+    assert attempts("whole") == ["train", "evaluate heard", "evaluate test"]
     assert "taken_from" not in row.record()
+
+
+@pytest.mark.slow
+def test_a_training_that_outlives_its_experiment_is_known(folder):
+    """What the log has when the experiment is killed, and the training lives on to its end."""
+    assert run("--only", "local-seed-1") == 0
+    row = RowFolder(Path("out/local-seed-1"))
+    (training, *_), steps = row.known_attempts(), row.record()["training"]["step_seconds"]
+    begun = {key: x for key, x in training.items() if key not in ("seconds", "exit_code")}
+    row.attempts.write_text(json.dumps(begun | {"commit": "then"}) + "\n")
+    (row.path / "row.json").unlink()
+    assert run("--only", "local-seed-1") == 0
+    record = row.record()
+    assert record["commit"].startswith("then")
+    assert record["training"]["num_attempts"] == 2
+    assert record["training"]["started"] == training["started"]
+    assert record["training"]["seconds"] >= steps
 
 
 @pytest.mark.slow

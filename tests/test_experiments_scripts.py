@@ -13,6 +13,7 @@ from midge.decoding import reports
 from midge.decoding.evaluation import Evaluation, UtteranceResult
 from midge.experiments import read_grid
 from midge.experiments.pages import emission_table
+from midge.experiments.records import stored_records
 from midge.models import TimedWord
 
 FOLDER = Path(__file__).parent.parent / "experiments"
@@ -23,6 +24,28 @@ def script(name):
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
     return module
+
+
+def test_the_models_here_are_those_that_were_scored():
+    models = script("score_models")
+    stored = stored_records(models.RESULTS)
+    assert set(stored) == set(models.MODELS)
+    for name, record in stored.items():
+        assert record["weights"] == models.weights_hash(models.ROOT / models.MODELS[name]), name
+        plans = {each: plan.as_json() for each, plan in models.PLANS.items()}
+        assert {each: x["plan"] for each, x in record["evaluations"].items()} == plans
+
+
+def test_the_card_of_the_default_model_says_what_was_measured():
+    document = script("document")
+    measured = stored_records(document.MODELS)["default"]
+    text = document.CARD.read_text("utf-8")
+    assert document.card(text, measured) == text
+    rates = document.card_tables(measured)["rates"]
+    an4 = measured["evaluations"]["an4"]["groups"]["all"]
+    assert f"| {an4['num_words']} | {100 * an4['words']['estimate']:.2f} % [" in rates
+    with pytest.raises(ValueError, match="one place for delays, it has 0"):
+        document.card(text.replace("<!-- delays -->", ""), measured)
 
 
 def recording(number, num_samples=4000):

@@ -27,6 +27,9 @@ PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted((ROOT / "recipes").rglob("*.md")),
+    *sorted((ROOT / "experiments").glob("*.md")),
+    *sorted((ROOT / "experiments/models").glob("*.md")),
+    ROOT / "src/midge/models/default/README.md",
 ]
 TINY_LATTICE = ("lattice.hidden_size=6", "lattice.embedding_size=4", "lattice.rnn_size=5")
 TINY_ENCODER = (

@@ -8,6 +8,7 @@ ease of optimization: the latter would show at both values alike.
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from midge.decoding.bootstrap import (
     error_rate,
     interaction,
 )
+from midge.decoding.evaluation import ALL
 from midge.experiments.grid import Contrast, Grid
 from midge.experiments.tallies import SENTENCES, WORDS, Tally, added, paired, rate
 
@@ -94,7 +96,7 @@ def pools(grid: Grid, records: Records) -> list[Pool]:
         values = tuple(record["values"][axis] for axis in kept)
         repeat = record["values"].get(grid.pooled, "")
         for evaluation, scored in record["evaluations"].items():
-            for group, tally in scored["tallies"].items():
+            for group, tally in (scored["tallies"] | _speakers_apart(grid, scored)).items():
                 found.setdefault((values, evaluation, group), {})[repeat] = tally
     return [
         Pool(
@@ -154,6 +156,16 @@ def share_closed(sums: Floats) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         share: Floats = (rates[..., 1, 0] - rates[..., 1, 1]) / gap
     return np.where(gap == 0, np.nan, share)
+
+
+def _speakers_apart(grid: Grid, scored: Mapping[str, Any]) -> dict[str, Tally]:
+    """Tallies of the groups of speakers that the grid tells apart."""
+    everyone = scored["tallies"][ALL].items()
+    apart = {
+        group: {speaker: x for speaker, x in everyone if fnmatch.fnmatchcase(speaker, pattern)}
+        for group, pattern in grid.speakers.items()
+    }
+    return {group: tally for group, tally in apart.items() if tally}
 
 
 def _cells(

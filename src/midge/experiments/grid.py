@@ -15,7 +15,8 @@
     manifest = "data/an4/test.jsonl.gz"
 
 A row is one value of every axis; its name is theirs, joined. `{axis}` stands for the row's value of
-that axis, in settings and in evaluations. The setting "recipe=path" takes another recipe, and
+that axis, in settings and in evaluations. Speakers whose names fit a pattern of the table
+`speakers` are also told apart in what is shown. The setting "recipe=path" takes another recipe, and
 "init_from=path" starts from the parameters of a trained model. A row whose name fits a pattern of
 `exclude` is not made.
 """
@@ -25,6 +26,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import itertools
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +37,17 @@ from midge.configuration import from_table, read_table
 from midge.training import Recipe, read_recipe
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_TOP = ("recipe", "description", "settings", "exclude", "pooled", "axes", "evaluations", "contrast")
+_TOP = (
+    "recipe",
+    "description",
+    "settings",
+    "exclude",
+    "pooled",
+    "axes",
+    "evaluations",
+    "contrast",
+    "speakers",
+)
 _RECIPE = "recipe="
 _INIT_FROM = "init_from="
 
@@ -56,6 +68,11 @@ class EvaluationPlan:
     """Whether words of one letter and other words are counted apart, too."""
     words: tuple[str, ...] = ()
     """If given, also the share of utterances that are right once mapped to the nearest of these."""
+
+    def as_json(self) -> dict[str, Any]:
+        """What it does, as it comes back from JSON; which rows it is for does not change that."""
+        table: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self)))
+        return {key: value for key, value in table.items() if key not in ("only", "never")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +133,8 @@ class Grid:
     """The question, if there is one."""
     evaluations: tuple[str, ...] = field(default=())
     """Names of the evaluations, in order."""
+    speakers: Mapping[str, str] = field(default_factory=dict)
+    """Groups of speakers that are told apart: a pattern of their names for each."""
 
     def matching(self, pattern: str) -> tuple[Row, ...]:
         """The rows whose name fits a pattern such as "streaming-*".
@@ -183,6 +202,7 @@ def _grid(name: str, table: Mapping[str, Any]) -> Grid:
         pooled=pooled,
         contrast=contrast,
         evaluations=tuple(plans),
+        speakers=_speakers(dict(_table(table.get("speakers", {}), "speakers"))),
     )
 
 
@@ -233,6 +253,10 @@ def _filled(text: str, values: Mapping[str, str]) -> str:
     if unknown := re.search(r"\{(\w+)\}", text):
         raise ValueError(f"{text!r}: there is no axis {unknown[1]!r}; axes: {', '.join(values)}")
     return text
+
+
+def _speakers(patterns: Mapping[str, Any]) -> Mapping[str, str]:
+    return {group: _text(patterns, group) for group in patterns}
 
 
 def _check_names(axes: Mapping[str, Mapping[str, Any]], plans: Mapping[str, Any]) -> None:

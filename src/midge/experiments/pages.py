@@ -1,11 +1,13 @@
 """The page of results: a section for each experiment, from the records that are committed.
 
-A row is shown only if it was made by the recipe that its grid asks for now. All others are listed
-as missing, so that no table can promise what was not measured.
+A row is shown only if it was made by the recipe and from the model that its grid asks for now, and
+an evaluation only if it was made as the grid asks. All other rows are listed as missing, so that no
+table can promise what was not measured.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +17,8 @@ from midge.decoding.evaluation import ALL
 from midge.drawing.canvas import save
 from midge.experiments import pictures
 from midge.experiments.contrasts import ContrastResult, Pool, contrasts, pools
-from midge.experiments.grid import Grid, read_grid
-from midge.experiments.records import is_same_recipe, stored_records
+from midge.experiments.grid import Grid, Row, read_grid
+from midge.experiments.records import is_training_of, stored_records
 from midge.experiments.tables import (
     contrast_table,
     interval_text,
@@ -29,6 +31,13 @@ from midge.progress import format_seconds
 
 EMISSION_PERCENTILES = (10, 50, 90)
 """Of the differences between the times of words."""
+_DELAY_TEXT = """\
+Delays of words in simulated streams, heard 0.1 s at a time: seconds of sound from a word's true end
+until it was first shown, until it was last changed, and until it was committed, after which it
+cannot change. Only words that are right in the end have a delay: *words timed* says how many, so
+that rows of other error rates are of other words. *Without trailing silence*: recordings cut at the
+end of the last word. *With endpoints*: cut into segments at pauses. *Words revised*: those that
+were changed after they had been shown."""
 _DELAYS = {"first_shown": "first shown", "last_changed": "last changed", "committed": "committed"}
 
 
@@ -41,7 +50,9 @@ class Results:
     records: tuple[dict[str, Any], ...]
     """The rows that were made so, in the grid's order."""
     outdated: tuple[str, ...]
-    """Names of rows that were made by another recipe."""
+    """Names of rows that were made by another recipe, or from another model."""
+    commands: str = ""
+    """What the head of the grid's file says to type."""
 
     @property
     def missing(self) -> list[str]:
@@ -64,15 +75,30 @@ def read_results(grid_path: Path, results_path: Path) -> Results:
     grid = read_grid(grid_path)
     kept = stored_records(results_path) if results_path.exists() else {}
     same = {
-        row.name
+        row.name: _as_asked(row, kept[row.name])
         for row in grid.rows
-        if row.name in kept and is_same_recipe(kept[row.name]["resolved_recipe"], row.recipe())
+        if row.name in kept and is_training_of(kept[row.name], row)
     }
     return Results(
         grid=grid,
-        records=tuple(kept[row.name] for row in grid.rows if row.name in same),
+        records=tuple(same.values()),
         outdated=tuple(name for name in kept if name not in same),
+        commands=_head_commands(grid_path.read_text("utf-8")),
     )
+
+
+def _as_asked(row: Row, record: dict[str, Any]) -> dict[str, Any]:
+    """A record without the evaluations that were made in another way than the grid asks for."""
+    scored = record["evaluations"]
+    asked = {name: plan.as_json() for name, plan in row.evaluations.items()}
+    kept = {name: scored[name] for name in asked if scored.get(name, {}).get("plan") == asked[name]}
+    return record | {"evaluations": kept}
+
+
+def _head_commands(text: str) -> str:
+    """The lines of a grid's first comment that are set in by three spaces."""
+    head = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
+    return "\n".join(line.removeprefix("#   ") for line in head if line.startswith("#   "))
 
 
 def summary_table(several: Sequence[Results]) -> str:
@@ -98,40 +124,92 @@ def section(results: Results, text: str, figures: Sequence[str], more: str = "")
         more: another table, to go after the others.
     """
     grid, records = results.grid, results.records
-    parts = [f"## {grid.name.replace('_', '-')}", grid.description, text.strip()]
+    parts = [f"## {grid.name.replace('_', '-')}", grid.description]
+    if results.commands:
+        parts.append(f"```sh\n{results.commands}\n```")
+    parts.append(text.strip())
     if records:
         found = pools(grid, records)
-        parts += [rate_table(grid, found), match_table(grid, found)]
+        parts += [rate_table(grid, found), group_table(grid, found)]
+        parts += [match_table(grid, found), spread_table(grid, found)]
         if rows := contrasts(grid, records):
             parts += [_contrast_text(grid), contrast_table(rows), verdict(grid, rows)]
+            parts.append(single_interactions(grid, records))
         parts += [delay_table(records), more, *figures, made_table(grid, records)]
     if results.missing:
         parts.append("Missing: " + ", ".join(results.missing) + ".")
     if results.outdated:
-        parts.append("Made by another recipe, and not shown: " + ", ".join(results.outdated) + ".")
+        names = ", ".join(results.outdated)
+        parts.append(f"Made by another recipe or from another model, and not shown: {names}.")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def rate_table(grid: Grid, found: Sequence[Pool]) -> str:
-    """Word error rates: a line for each combination of axes and evaluation, a group a column.
+    """Word error rates of all utterances: a line for each combination of axes.
 
-    Repetitions are pooled: all their errors over all their words.
+    A column for each way of scoring says over how many speakers the bootstrap draws. Repetitions
+    are pooled: all their errors over all their words.
     """
-    kept = [pool for pool in found if pool.group != NEAREST]
-    groups = list(dict.fromkeys(pool.group for pool in kept))
+    kept = [pool for pool in found if pool.group == ALL]
+    speakers = {pool.evaluation: len(pool.tally()) for pool in kept}
     lines: dict[tuple[str, ...], dict[str, Pool]] = {}
     for pool in kept:
-        lines.setdefault((*pool.values.values(), pool.evaluation), {})[pool.group] = pool
-    heading = [*_shown_axes(grid), "scored on", "runs", *(f"{group}: WER %" for group in groups)]
+        lines.setdefault(tuple(pool.values.values()), {})[pool.evaluation] = pool
+    heading = [*_shown_axes(grid), "runs"]
+    heading += [f"{name} ({count} speakers)" for name, count in speakers.items()]
     cells = [
         [
             *names,
             str(max(len(pool.members) for pool in line.values())),
-            *(interval_text(line[group].rate()) if group in line else "" for group in groups),
+            *(interval_text(line[name].rate()) if name in line else "" for name in speakers),
         ]
         for names, line in lines.items()
     ]
     return markdown_table(heading, cells)
+
+
+def group_table(grid: Grid, found: Sequence[Pool]) -> str:
+    """The same for groups of utterances, words or speakers, a group a column; "" without any."""
+    kept = [pool for pool in found if pool.group not in (ALL, NEAREST)]
+    groups = list(dict.fromkeys(pool.group for pool in kept))
+    lines: dict[tuple[str, ...], dict[str, Pool]] = {}
+    for pool in kept:
+        lines.setdefault((*pool.values.values(), pool.evaluation), {})[pool.group] = pool
+    cells = [
+        [*names, *(interval_text(line[x].rate()) if x in line else "" for x in groups)]
+        for names, line in lines.items()
+    ]
+    heading = [*_shown_axes(grid), "scored on", *groups]
+    return _folded("Word error rates of groups", markdown_table(heading, cells))
+
+
+def spread_table(grid: Grid, found: Sequence[Pool]) -> str:
+    """How single runs differ: mean and deviation of their word error rates, and each of them.
+
+    "" if no row is repeated.
+    """
+    cells = [
+        [*pool.values.values(), pool.evaluation, spread_text(pool.single_rates())]
+        for pool in found
+        if pool.group == ALL and len(pool.members) > 1
+    ]
+    heading = [*_shown_axes(grid), "scored on", "WER of single runs: mean ± deviation (each)"]
+    return _folded(f"Single runs, by {grid.pooled}", markdown_table(heading, cells))
+
+
+def single_interactions(grid: Grid, records: Sequence[Mapping[str, Any]]) -> str:
+    """The interaction of each repetition by itself: how much it owes to single trainings."""
+    repeats = grid.axes.get(grid.pooled, ())
+    found: dict[str, list[str]] = {}
+    for repeat in repeats if len(repeats) > 1 else ():
+        chosen = [record for record in records if record["values"][grid.pooled] == repeat]
+        for row in contrasts(grid, chosen):
+            if row.group == ALL and row.interaction is not None:
+                name = ", ".join(filter(None, (row.evaluation, *row.values.values())))
+                found.setdefault(name, []).append(percent(row.interaction.estimate, "+"))
+    lines = [f"- {name}: {', '.join(each)} points." for name, each in found.items()]
+    title = f"The interaction in each {grid.pooled} by itself, in no interval above:"
+    return "\n".join([title, "", *lines]) if lines else ""
 
 
 def match_table(grid: Grid, found: Sequence[Pool]) -> str:
@@ -182,6 +260,7 @@ def verdict(grid: Grid, rows: Sequence[ContrastResult]) -> str:
 def delay_table(records: Sequence[Mapping[str, Any]]) -> str:
     """Error rates of streams with their delays, in seconds; "" if none was measured."""
     heading = ["row", "scored on", "streaming WER %", "without trailing silence", "with endpoints"]
+    heading += ["words timed"]
     heading += [f"{name}, p50 / p90 s" for name in _DELAYS.values()]
     heading += ["words revised %"]
     cells = []
@@ -193,9 +272,10 @@ def delay_table(records: Sequence[Mapping[str, Any]]) -> str:
                 line += [
                     percent(rates[x]["estimate"]) for x in ("streaming", "tight", "endpointed")
                 ]
+                line.append(str(live["percentiles"]["last_changed"]["count"]))
                 line += [_seconds(live["percentiles"][delay]) for delay in _DELAYS]
                 cells.append([*line, percent(live["revision_rate"])])
-    return markdown_table(heading, cells)
+    return f"{_DELAY_TEXT}\n\n{markdown_table(heading, cells)}" if cells else ""
 
 
 def emission_table(experiment: str, kept: Mapping[str, Any]) -> str:
@@ -243,11 +323,8 @@ def made_table(grid: Grid, records: Sequence[Mapping[str, Any]]) -> str:
             *(each["command"] for each in record["evaluations"].values()),
         )
     ]
-    return (
-        f"{markdown_table(heading, cells)}\n\n"
-        f"<details><summary>The {len(commands)} commands</summary>\n\n"
-        "```text\n" + "\n".join(commands) + "\n```\n\n</details>"
-    )
+    shown = _folded(f"The {len(commands)} commands", "```text\n" + "\n".join(commands) + "\n```")
+    return f"{markdown_table(heading, cells)}\n\n{shown}"
 
 
 def write_pictures(results: Results, folder: Path, prefix: str) -> list[str]:
@@ -282,6 +359,11 @@ def write_pictures(results: Results, folder: Path, prefix: str) -> list[str]:
         save(figure, folder / name)
         links.append(f"![{title} of {grid.name}]({prefix}{name})")
     return links
+
+
+def _folded(title: str, text: str) -> str:
+    """What a reader opens if wanted; "" if there is nothing in it."""
+    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>" if text else ""
 
 
 def _shown_axes(grid: Grid) -> list[str]:

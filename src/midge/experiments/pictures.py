@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Records = Sequence[Mapping[str, Any]]
 COLOURS = ("#b3541e", "#0b6e99", "#5b8c3a", "#7a4f9a", "#8a8a8a", "#c2185b", "#00796b", "#6d4c41")
 """Of curves, in the order of their names."""
+STYLES = ("solid", "dashed", "dotted")
+"""Of those that share a colour, as there are more curves than colours."""
 DELAY = "last_changed"
 """The delay that is drawn: from a word's true end to its last change on the screen."""
 
@@ -45,15 +47,15 @@ def learning_curves(grid: Grid, records: Records) -> Figure:
     """
     figure, axes = _figure()
     for number, (name, members) in enumerate(_repetitions(grid, records).items()):
-        colour = COLOURS[number % len(COLOURS)]
+        look = _look(number)
         curves = [np.array(record["training"]["losses"]) for record in members]
         for curve in curves:
-            axes.plot(curve[:, 0], curve[:, 1], color=colour, linewidth=0.6, alpha=0.5)
+            axes.plot(curve[:, 0], curve[:, 1], **look, linewidth=0.6, alpha=0.5)
         if all(np.array_equal(curve[:, 0], curves[0][:, 0]) for curve in curves):
             mean = np.mean([curve[:, 1] for curve in curves], axis=0)
-            axes.plot(curves[0][:, 0], mean, color=colour, linewidth=1.8, label=name)
+            axes.plot(curves[0][:, 0], mean, **look, linewidth=1.8, label=name)
         else:  # runs of other lengths have no mean at a step
-            axes.plot([], [], color=colour, linewidth=1.8, label=name)
+            axes.plot([], [], **look, linewidth=1.8, label=name)
     axes.set(xlabel="step", ylabel="loss per label (nats)", yscale="log")
     axes.legend(frameon=False, fontsize=8)
     return figure
@@ -87,7 +89,7 @@ def four_cells(rows: Sequence[ContrastResult]) -> Figure:
                 np.arange(len(outer)) + 0.05 * number,  # side by side, so that both can be seen
                 rates,
                 np.abs(ends.T - rates),
-                color=COLOURS[number],
+                **_look(number),
                 marker="o",
                 capsize=3,
                 label=inner,
@@ -118,8 +120,7 @@ def error_against_delay(grid: Grid, records: Records) -> Figure:
         lines.setdefault(name, []).append((seconds, rate, record["values"].get("penalty", "")))
     for number, (name, points) in enumerate(lines.items()):
         delays, rates, penalties = zip(*points, strict=True)
-        colour = COLOURS[number % len(COLOURS)]
-        axes.plot(delays, 100 * np.array(rates), color=colour, marker="o", label=name)
+        axes.plot(delays, 100 * np.array(rates), **_look(number), marker="o", label=name)
         for x, y, penalty in zip(delays, rates, penalties, strict=True):
             axes.annotate(penalty, (x, 100 * y), (4, 4), textcoords="offset points", fontsize=7)
     axes.set(
@@ -146,10 +147,16 @@ def calibration_picture(records: Records) -> Figure:
     for number, (name, bins) in enumerate(found):
         points = [[each["confidence"], each["share_right"]] for each in bins]
         x, y = np.array(points).T
-        axes.plot(x, y, color=COLOURS[number % len(COLOURS)], marker="o", label=name)
+        axes.plot(x, y, **_look(number), marker="o", label=name)
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="share of right words")
     axes.legend(frameon=False, fontsize=8)
     return figure
+
+
+def _look(number: int) -> dict[str, Any]:
+    """Colour and style of a curve."""
+    style = STYLES[number // len(COLOURS) % len(STYLES)]
+    return {"color": COLOURS[number % len(COLOURS)], "linestyle": style}
 
 
 def _figure() -> tuple[Figure, Axes]:

@@ -20,7 +20,7 @@ from midge.decoding import reports
 from midge.decoding.calibration import calibration, judged_words
 from midge.decoding.evaluation import ALL, Evaluation
 from midge.decoding.streaming_evaluation import STREAMING
-from midge.experiments.grid import EvaluationPlan
+from midge.experiments.grid import EvaluationPlan, Row
 from midge.experiments.tallies import rates_json, tallies
 from midge.training import DataConfig, Recipe, RunFolder
 from midge.training.config import RESUMABLE, differences
@@ -73,6 +73,17 @@ def is_same_recipe(stored: Mapping[str, Any], recipe: Recipe) -> bool:
         if not is_new_default and name not in _HARMLESS:
             return False
     return True
+
+
+def is_training_of(record: Mapping[str, Any], row: Row) -> bool:
+    """Whether a record is of the training that a row asks for now: recipe and starting point.
+
+    Raises:
+        ValueError: if the row's recipe is wrong; names the row.
+        OSError: if it cannot be read.
+    """
+    starts_alike = record.get("init_from", "") == row.init_from
+    return starts_alike and is_same_recipe(record["resolved_recipe"], row.recipe())
 
 
 def training_record(folder: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ that is known of a row is in its folder, so that it can be continued at any time
     run/                  what `midge train` writes
     evaluations/<name>/   what `midge evaluate` writes
     output.txt            what the commands said
-    attempts.jsonl        each command, when and how long it ran, and how it ended
+    attempts.jsonl        each command, as it begins and as it has ended: when, how long and how
     row.json              the record, as far as there is one
 """
 
@@ -33,7 +33,7 @@ from midge.experiments.machines import commit, hardware
 from midge.experiments.records import (
     FORMAT_VERSION,
     evaluation_record,
-    is_same_recipe,
+    is_training_of,
     recipe_hash,
     training_record,
     write_json,
@@ -108,6 +108,13 @@ class RowFolder:
             )
         return record
 
+    def known_attempts(self) -> list[dict[str, Any]]:
+        """The commands that were run, in order; one that was not seen to end has no "seconds"."""
+        if not self.attempts.exists():
+            return []
+        # A command is told when it begins, and again when it has ended.
+        return list({(x["name"], x["started"]): x for x in read_log(self.attempts)}.values())
+
     def write_record(self, record: dict[str, Any]) -> None:
         """Replaces the record."""
         write_json(self.path / "row.json", record)
@@ -156,7 +163,7 @@ class RowRun:
         if self.folder.record() or not self._is_recorded(record):
             return
         if (record["experiment"], record["row"]) != (self._experiment, self._row.name):
-            asked = {_key(_plan_json(plan)): name for name, plan in self._row.evaluations.items()}
+            asked = {_key(plan.as_json()): name for name, plan in self._row.evaluations.items()}
             scored = record["evaluations"].values()
             record = record | {
                 "experiment": self._experiment,
@@ -202,7 +209,7 @@ class RowRun:
                 if code := self._command(command, arguments, lock, stop):
                     return self._ended(code, command, stop)
                 record["evaluations"][name] = {
-                    "plan": _plan_json(plan),
+                    "plan": plan.as_json(),
                     "command": _shown(arguments),
                     "seconds": self._seconds(command),
                     **evaluation_record(self.folder.evaluation(name), plan),
@@ -214,7 +221,7 @@ class RowRun:
         """What is wrong if the training was begun from another model; "" if nothing is."""
         if not self.folder.attempts.exists():
             return ""
-        begun = {each.get("init_from", "") for each in read_log(self.folder.attempts)}
+        begun = {each.get("init_from", "") for each in self.folder.known_attempts()}
         if begun <= {self._row.init_from}:
             return ""
         names = [name or "fresh parameters" for name in (*begun, self._row.init_from)]
@@ -225,16 +232,12 @@ class RowRun:
         return has_model and self._is_recorded(record)
 
     def _is_recorded(self, record: dict[str, Any]) -> bool:
-        return (
-            bool(record)
-            and record.get("init_from", "") == self._row.init_from
-            and is_same_recipe(record["resolved_recipe"], self.recipe)
-        )
+        return bool(record) and is_training_of(record, self._row)
 
     def _open_evaluations(self, record: dict[str, Any]) -> Iterator[tuple[str, EvaluationPlan]]:
         done = record.get("evaluations", {})
         for name, plan in self._row.evaluations.items():
-            if done.get(name, {}).get("plan") != _plan_json(plan):
+            if done.get(name, {}).get("plan") != plan.as_json():
                 yield name, plan
 
     def _train_arguments(self) -> list[str]:
@@ -260,9 +263,11 @@ class RowRun:
             "command": _shown(arguments),
             "init_from": self._row.init_from,
             "commit": commit(),
-            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
         }
         started = time.monotonic()
+        # Told before it begins, too: if this process is killed, the command lives on.
+        self._note_attempt(attempt)
         with open(self.folder.output, "ab") as output:
             output.write(f"$ {_shown(arguments)}\n".encode())
             output.flush()
@@ -278,10 +283,12 @@ class RowRun:
                 pass_fds=(lock,),
             )
             code = _wait(process, stop)
-        attempt |= {"seconds": time.monotonic() - started, "exit_code": code}
+        self._note_attempt(attempt | {"seconds": time.monotonic() - started, "exit_code": code})
+        return code
+
+    def _note_attempt(self, attempt: dict[str, Any]) -> None:
         with open(self.folder.attempts, "a", encoding="utf-8") as file:
             file.write(json.dumps(attempt) + "\n")
-        return code
 
     def _ended(self, code: int, name: str, stop: threading.Event) -> RowOutcome:
         """What an exit code that is not 0 means."""
@@ -296,7 +303,8 @@ class RowRun:
 
     def _new_record(self) -> dict[str, Any]:
         recipe = self.recipe
-        trainings = [each for each in read_log(self.folder.attempts) if each["name"] == TRAINING]
+        trainings = [each for each in self.folder.known_attempts() if each["name"] == TRAINING]
+        trained = training_record(self.folder.run)
         return {
             "format_version": FORMAT_VERSION,
             "experiment": self._experiment,
@@ -313,17 +321,18 @@ class RowRun:
             "training": {
                 "command": _shown(self._train_arguments()),
                 "started": trainings[0]["started"],
-                "seconds": self._seconds(TRAINING),
+                # How long an attempt took that outlived this process is not known; its steps are.
+                "seconds": max(self._seconds(TRAINING), trained["step_seconds"]),
                 "num_attempts": len(trainings),
-                **training_record(self.folder.run),
+                **trained,
             },
             "evaluations": {},
         }
 
     def _seconds(self, name: str) -> float:
         """Time that a command took, over all its attempts."""
-        attempts = read_log(self.folder.attempts)
-        return sum(each["seconds"] for each in attempts if each["name"] == name)
+        attempts = self.folder.known_attempts()
+        return sum(each.get("seconds", 0.0) for each in attempts if each["name"] == name)
 
 
 @contextmanager
@@ -363,9 +372,3 @@ def _shown(arguments: Sequence[str]) -> str:
 
 def _key(plan: dict[str, Any]) -> str:
     return json.dumps(plan, sort_keys=True)
-
-
-def _plan_json(plan: EvaluationPlan) -> dict[str, Any]:
-    """A plan as it comes back from JSON; which rows it is for does not change what it does."""
-    table: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(plan)))
-    return {key: value for key, value in table.items() if key not in ("only", "never")}
