@@ -162,7 +162,9 @@ def _record(folder: Path, kind: str, key: tuple[int, int, int]) -> list[Utteranc
         group["pair"] = "/".join(member.word for member in pair)
     else:
         texts = (SINGLE_TEXTS[kind](generator),)
-    take = _take(f"{_SPLITS[split]}-{kind}-{number:05}", kind, _SPLITS[split], entropy, generator)
+    # Corpora of two seeds can be trained on together: no id stands in both.
+    name = f"{_SPLITS[split]}-{kind}-{number:05}" + (f"-seed-{seed}" if seed else "")
+    take = _take(name, kind, _SPLITS[split], entropy, generator)
     speeches = [speak(words, take.voice) for words in texts]
     if len(speeches) > 1:
         _check_alike(speeches, take.voice)
