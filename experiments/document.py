@@ -47,6 +47,7 @@ ORDER = (
     "an4_tuning",
     "an4_square",
     "an4_square_1gram",
+    "an4_rates_1gram",
     "an4_long",
     "an4_table1",
     "an4_weights",
