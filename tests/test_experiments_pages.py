@@ -258,7 +258,6 @@ def test_delays_stand_beside_error_rates(folder):
 
 
 def test_pictures_show_what_was_measured(folder):
-    pytest.importorskip("matplotlib")
     found = results()
     curves = learning_curves(found.grid, found.records[:2]).axes[0].lines
     assert [line.get_xydata().tolist() for line in curves] == [[[10, 2.0], [20, 1.0]]] * 3

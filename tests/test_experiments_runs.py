@@ -147,6 +147,9 @@ def test_rows_that_were_run_elsewhere_are_not_run_again(folder, capsys):
     write_grid(settings=[*TINY["settings"], "training.learning_rate=0.5"])
     assert run(*known, "--list") == 0
     assert "done" not in capsys.readouterr().out.split("Missing")[-1]
+    # The record of a model that was not trained here is none of a row.
+    Path("models.json").write_text('{"format_version": 1, "rows": [{"row": "local-seed-1"}]}')
+    assert run("--known", "models.json", "--list") == 0
     Path("broken.json").write_text("[]")
     assert run("--known", "broken.json") == 2
     assert "broken.json should be the results.json" in capsys.readouterr().err

@@ -82,8 +82,9 @@ def is_training_of(record: Mapping[str, Any], row: Row) -> bool:
         ValueError: if the row's recipe is wrong; names the row.
         OSError: if it cannot be read.
     """
+    stored = record.get("resolved_recipe")  # none if it is the record of a model, not of a training
     starts_alike = record.get("init_from", "") == row.init_from
-    return starts_alike and is_same_recipe(record["resolved_recipe"], row.recipe())
+    return stored is not None and starts_alike and is_same_recipe(stored, row.recipe())
 
 
 def training_record(folder: Path) -> dict[str, Any]:
